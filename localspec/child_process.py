@@ -79,7 +79,9 @@ class Child(Generic[_Value]):
         self, code: str, what: str, reads: Codec[_Value], stderr: int | IO[bytes] = subprocess.DEVNULL
     ) -> None:
         """Start it; raises EngineError that names `what` cannot be started."""
-        self._process, self._reads, self._is_greeted = start_python(code, stderr, what), reads, False
+        self._process = start_python(code, stderr, what)
+        self._reads = reads
+        self._is_greeted = False
         self._end = weakref.finalize(self, _end, self._process)
         self.pid = self._process.pid
 
@@ -241,7 +243,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 @contextmanager
 def _watched(process: subprocess.Popen[bytes], limits: Limits) -> Iterator[None]:
     """End a process that takes too long or too much meanwhile, and raise ChildOverLimitError."""
-    over, excess = threading.Event(), list[ChildOverLimitError]()
+    over = threading.Event()
+    excess = list[ChildOverLimitError]()
     ends = inf if limits.seconds is None else time.monotonic() + limits.seconds
 
     def pause_s() -> float | None:
@@ -301,7 +304,8 @@ def exit_words(code: int) -> str:
 
 def take_pipes() -> tuple[IO[bytes], IO[bytes]]:
     """Put a child's pipes out of the libraries' reach: they read nothing, and print to standard error."""
-    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    requests = os.fdopen(os.dup(0), "rb")
+    replies = os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a device, not a file
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)

@@ -103,7 +103,8 @@ def _markdown_files(lines: Sequence[_Line]) -> Iterator[tuple[Fence, int, int]]:
     """
     number = 0
     while number < len(lines):
-        opening, first = lines[number].fence, number
+        opening = lines[number].fence
+        first = number
         number += 1
         if opening is not None and opening.holds_markdown:
             number = _end_of_file(opening, lines, number) + 1

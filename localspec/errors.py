@@ -71,7 +71,8 @@ class ContextFullError(UserError):
 
     def __init__(self, message: str, hint: str = "", *, tokens: int = 0, context: int = 0) -> None:
         super().__init__(message, hint)
-        self.tokens, self.context = tokens, context
+        self.tokens = tokens
+        self.context = context
 
 
 class EngineError(LocalSpecError):

@@ -115,18 +115,23 @@ class Header:
 
 
 _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_UINT32, _STRING, _ARRAY = 4, 8, 9
+_UINT32 = 4
+_STRING = 8
+_ARRAY = 9
 _DIMENSIONS = 4  # ggml.h, GGML_MAX_DIMS
 _ARRAY_HEAD = 12  # the kind of its members and their number
 _MAGIC = 8  # bytes, with the version
-_MIN_ENTRY, _MIN_TENSOR = 13, 24  # bytes in a header
+# bytes in a header
+_MIN_ENTRY = 13
+_MIN_TENSOR = 24
 _MAX_LISTED = 50_000  # keys, or tensors; large models have some thousands
 _NUMBERS_KEPT = 1024  # short arrays of numbers are per-layer settings; longer ones belong to the vocabulary
 
 Ranges = Callable[[int, int], bytes]
 """Reads a number of bytes of a file from an offset."""
 
-_FIRST_READ, _GROWTH = 1 << 20, 4  # most headers are 1 to 16 MB, nearly all of it the vocabulary
+_FIRST_READ = 1 << 20  # most headers are 1 to 16 MB, nearly all of it the vocabulary
+_GROWTH = 4
 _MAX_HEADER = 64 << 20  # of 8 million empty texts it is read in 2 s
 
 
@@ -176,8 +181,11 @@ class _Reader:
 
     def skip_strings(self, count: int) -> None:
         self.check(8 * count)
-        start, rest, size_of = self.at, iter(range(count)), struct.Struct("<Q").unpack_from
-        data, at = self.data, start
+        start = self.at
+        rest = iter(range(count))
+        size_of = struct.Struct("<Q").unpack_from
+        data = self.data
+        at = start
         while True:
             try:
                 for _ in rest:  # of 300,000 texts of a vocabulary: nothing in it but what must be
@@ -186,12 +194,14 @@ class _Reader:
             except struct.error:  # its size is beyond the bytes read so far
                 self.at = at
                 size = self.count()
-                data, at = self.data, self.at + size
+                data = self.data
+                at = self.at + size
         self.at = start
         self.skip(at - start)
 
     def array(self) -> tuple[int, tuple[float, ...] | None]:
-        kind, count = int(self.number("I")), self.count()
+        kind = int(self.number("I"))
+        count = self.count()
         if kind == _STRING:
             self.skip_strings(count)
             return count, None
@@ -206,16 +216,21 @@ class _Reader:
 def parse(path: Path, reader: _Reader, file_bytes: int) -> Header:
     """Read a header at the reader's position."""
     reader.skip(_MAGIC)
-    count, entries = reader.count(), reader.count()
+    count = reader.count()
+    entries = reader.count()
     if max(count, entries) > _MAX_LISTED:
         raise ValueError
     reader.check(entries * _MIN_ENTRY + count * _MIN_TENSOR)
     values: dict[str, Scalar] = {}
     numbers: dict[str, tuple[float, ...]] = {}
     counts: dict[str, int] = {}
-    tokens_at, tokens_bytes, digest, repeated = 0, 0, "", None
+    tokens_at = 0
+    tokens_bytes = 0
+    digest = ""
+    repeated = None
     for _ in range(entries):
-        key, kind = reader.string(), int(reader.number("I"))
+        key = reader.string()
+        kind = int(reader.number("I"))
         if key in values or key in counts:
             repeated = key
         if key == _ALIGNMENT and kind != _UINT32:
@@ -228,7 +243,8 @@ def parse(path: Path, reader: _Reader, file_bytes: int) -> Header:
             if kept is not None:
                 numbers[key] = kept
             if key == TOKENS:
-                tokens_at, tokens_bytes = start, reader.at - start
+                tokens_at = start
+                tokens_bytes = reader.at - start
                 digest = hashlib.blake2b(reader.data[start : reader.at], digest_size=8).hexdigest()
         else:
             if kind not in _FORMATS:
@@ -258,13 +274,17 @@ def parse(path: Path, reader: _Reader, file_bytes: int) -> Header:
 
 def _tensors(reader: _Reader, count: int) -> tuple[tuple[Tensor, ...], int]:
     """Return the tensors, and where the last one ends, counted from the first."""
-    types, listed, last = facts()["tensor_types"], [], 0
+    types = facts()["tensor_types"]
+    listed = []
+    last = 0
     for _ in range(count):
-        name, dimensions = reader.string(), int(reader.number("I"))
+        name = reader.string()
+        dimensions = int(reader.number("I"))
         if dimensions > _DIMENSIONS:
             raise ValueError
         sizes = tuple(int(reader.number("Q")) for _ in range(dimensions))
-        kind, offset = int(reader.number("I")), int(reader.number("Q"))
+        kind = int(reader.number("I"))
+        offset = int(reader.number("Q"))
         _, per_block, block_bytes = types.get(str(kind), ("", 1, 0))  # of a later type only its start counts
         elements = prod(sizes)
         if elements >= _MAX_ELEMENTS:
@@ -357,10 +377,12 @@ def header_of(read: Ranges, file_bytes: int, path: Path) -> Header:
 
 def read_tokens(header: Header) -> tuple[bytes, ...]:
     """Return the texts of the vocabulary from the file of a header, as they are stored there."""
-    found, size_of = [], struct.Struct("<Q").unpack_from
+    found = []
+    size_of = struct.Struct("<Q").unpack_from
     with _plain_errors(header.path), header.path.open("rb") as file:
         file.seek(header.tokens_at)
-        data, at = file.read(header.tokens_bytes), 0
+        data = file.read(header.tokens_bytes)
+        at = 0
         for _ in range(header.counts.get(TOKENS, 0)):
             end = at + 8 + size_of(data, at)[0]
             found.append(data[at + 8 : end])
@@ -476,12 +498,15 @@ def _faults(header: Header) -> Iterator[str]:
     """Yield what llama.cpp's reader refuses in a header (gguf.cpp, gguf_init_from_reader)."""
     if header.repeated is not None:
         yield f"the key {quoted(header.repeated)} is there twice"
-    types, alignment = facts()["tensor_types"], header.integer(_ALIGNMENT, 32)
-    names, expected = set(), 0
+    types = facts()["tensor_types"]
+    alignment = header.integer(_ALIGNMENT, 32)
+    names = set()
+    expected = 0
     for tensor in header.tensors:
         if str(tensor.kind) not in types:
             break  # how much it takes is unknown, and so is where the next one has to start
-        name, block = quoted(tensor.name), types[str(tensor.kind)][1]
+        name = quoted(tensor.name)
+        block = types[str(tensor.kind)][1]
         row = (tensor.sizes or (1,))[0]
         if tensor.name in names:
             yield f"the tensor {name} is there twice"
@@ -497,7 +522,8 @@ def _faults(header: Header) -> Iterator[str]:
 
 def _named(header: Header) -> Iterator[tuple[str, str]]:
     """Yield the names in a header that llama.cpp must know, each with its kind ("architecture" and so on)."""
-    tokenizer, pre = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre")
+    tokenizer = header.text("tokenizer.ggml.model")
+    pre = header.text("tokenizer.ggml.pre")
     is_by_pairs = facts()["tokenizers"].get(tokenizer, [""])[0] == "BPE" and tokenizer != "gemma4"
     if header.architecture:
         yield "architecture", header.architecture
@@ -594,7 +620,8 @@ def check_model_file(path: Path, *, head: bool = False) -> Header:
 
 
 def _check_kind(header: Header) -> None:
-    path, architecture = header.path, header.architecture
+    path = header.path
+    architecture = header.architecture
     kind = header.text("general.type")
     if kind not in ("", "model"):
         raise ModelFileError(f"{path} is not a model but: {kind}", "name the model's own .gguf file")

@@ -89,7 +89,9 @@ class _Nesting:
 
 
 def _nesting(text: str) -> _Nesting:
-    open_, deepest, in_string = list[str](), 0, False
+    open_ = list[str]()
+    deepest = 0
+    in_string = False
     for found in _STRING_OR_BRACKET.finditer(text):
         mark = found[0]
         if mark in _ENDS:

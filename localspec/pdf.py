@@ -57,7 +57,8 @@ def pdf_text(path: Path, name: str, pages: Pages | None, limit: int) -> str:
     asked = _reading.stops
     status = path.stat()
     if status.st_size > MAX_BYTES:
-        size, most = units.size(status.st_size), units.size(MAX_BYTES)
+        size = units.size(status.st_size)
+        most = units.size(MAX_BYTES)
         raise UserError(f"`{name}` has {size}, more than the {most} of a PDF file that can be read", _OTHER)
     version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
     with _reading.lock:  # what is asked for again meanwhile is read once
@@ -175,10 +176,13 @@ def _text(reader: PdfReader, pages: Pages | None, limit: int) -> str:
     if not 1 <= first <= min(last, count):
         raise _ProblemFoundError(f"has {units.counted(count, 'page')}, and no page {first}", "name others")
     found: list[str] = []
-    size, has_text, failed = 0, False, ""
+    size = 0
+    has_text = False
+    failed = ""
     for number in range(first, min(last, count) + 1):
         text, problem = _page(reader, number)
-        has_text, failed = has_text or bool(text), failed or problem
+        has_text = has_text or bool(text)
+        failed = failed or problem
         note = ": cannot be read" if problem else "" if text else ": no text"
         found.append(f"[Page {number} of {count}{note}]\n{text}".rstrip() + "\n")
         size += len(found[-1].encode()) + 1

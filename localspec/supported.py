@@ -32,7 +32,8 @@ def check_known(path: Path, named: Iterable[tuple[str, str]], types: Iterable[in
     `named` has pairs of kind ("architecture") and name from its header; `types` has ggml's numbers of its
     tensor types.
     """
-    names, numbers = supported()["names"], supported()["tensor_types"]
+    names = supported()["names"]
+    numbers = supported()["tensor_types"]
     unknown = [unsupported(path, kind, name) for kind, name in named if name not in names[kind]]
     unknown += [unsupported_type(path, number) for number in types if number not in numbers][:1]
     if unknown and _is_pinned():

@@ -156,15 +156,19 @@ class LeadingThinking:
                 yield from self._told("thinking", closing.start())
                 yield from self._told("tag", len(closing[0]))
                 self._turns = _turns(self.tags)
-                self.tags, self._repeatable = None, closing[0]
+                self.tags = None
+                self._repeatable = closing[0]
             elif turn := next(filter(begun_tag.startswith, self._turns), None):
                 yield from self._told("tag", start + len(turn))
-                self._turns, self._repeatable = (), ""
+                self._turns = ()
+                self._repeatable = ""
             elif more and any(turn.startswith(begun_tag) for turn in self._turns):
                 return
             elif opening := OPENING.match(self._rest, start):
                 yield from self._told("tag", opening.end())
-                self.tags, self._repeatable, self._has_thought = tags_of(opening[0]), opening[0], True
+                self.tags = tags_of(opening[0])
+                self._repeatable = opening[0]
+                self._has_thought = True
             elif start == len(self._rest) and not more:
                 yield from self._told("tag" if self._has_thought else "answer", start)
             elif more and may_open(self._rest[start:]):
@@ -180,6 +184,7 @@ class LeadingThinking:
         return self._rest.rfind("\n", 0, start) + 1 or start
 
     def _told(self, kind: StretchKind, count: int) -> Iterator[Stretch]:
-        text, self._rest = self._rest[:count], self._rest[count:]
+        text = self._rest[:count]
+        self._rest = self._rest[count:]
         if text:
             yield kind, text

@@ -33,7 +33,9 @@ Step = str | int  # the name of a member, or the place of an item
 _TAG = "_type"  # names the class in an object that may be of several
 _LARGEST = 2**53  # whole numbers beyond it are not exact in other programs' JSON, and too large for any size
 _LONGEST_SHOWN = 40
-TEXT, ONE_LINE = "a text", "one line of plain text"  # what may be wanted
+# what may be wanted
+TEXT = "a text"
+ONE_LINE = "one line of plain text"
 
 
 class Range(NamedTuple):
@@ -70,7 +72,10 @@ class InvalidValueError(ValueError):
         self, problem: str, path: tuple[Step, ...] = (), wanted: str = "", value: object = MISSING
     ) -> None:
         super().__init__(problem)
-        self.problem, self.path, self.wanted, self.value = problem, path, wanted, value
+        self.problem = problem
+        self.path = path
+        self.wanted = wanted
+        self.value = value
 
     @property
     def place(self) -> str:

@@ -31,7 +31,8 @@ def finite(value: object) -> object:
 
 def timings(s: Summary) -> Json:
     """Return the figures under the names of llama.cpp's server, with our additional ones."""
-    new, decoded = s.new_prompt_tokens, s.decoded_tokens
+    new = s.new_prompt_tokens
+    decoded = s.decoded_tokens
     return {
         "cache_n": s.cached_tokens,
         "prompt_n": new,

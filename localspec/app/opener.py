@@ -104,10 +104,12 @@ class ModelsOpener(Protocol):
 class LocalOpener:
     """Opens models on this machine, and on the devices that other machines share if it `uses_rpc`."""
 
-    place, offers_choices = "", True
+    place = ""
+    offers_choices = True
 
     def __init__(self, request: PairRequest, *, uses_rpc: bool = True) -> None:
-        self._request, self._uses_rpc = request, uses_rpc
+        self._request = request
+        self._uses_rpc = uses_rpc
         self._usual: Path | None = None  # the target that opens without a choice
         self._opened: dict[Path, None] = {}  # files, perhaps outside of the folders that are searched
 
@@ -159,7 +161,9 @@ class SshOpener:
     offers_choices = True
 
     def __init__(self, host: str, words: Sequence[str], program: str, request: PairRequest) -> None:
-        self.place, self._words, self._program = host, words, program
+        self.place = host
+        self._words = words
+        self._program = program
         self._request = request
         self._usual: Path | None = None  # the target that opens without a choice
         self._models: AttachedModels | None = None
@@ -200,10 +204,12 @@ class SshOpener:
 class AttachedOpener:
     """Uses the models of a running `localspec serve`."""
 
-    place, offers_choices = "", False
+    place = ""
+    offers_choices = False
 
     def __init__(self, address: str, key: str | None) -> None:
-        self._address, self._key = address, key
+        self._address = address
+        self._key = key
 
     def open(self, choice: ModelChoice | None, watch: OpeningWatch) -> OpenedPair[OpenModels]:
         """Connect to the server's models."""
@@ -227,7 +233,8 @@ class AttachedOpener:
 
 def _without_template(words: Sequence[str]) -> list[str]:
     """Return the words of a command line without the chat template that they name."""
-    kept, flag = list[str](), "--chat-template-file"
+    kept = list[str]()
+    flag = "--chat-template-file"
     for before, word in zip(("", *words), words, strict=False):
         if word.partition("=")[0] != flag and before != flag:
             kept.append(word)
@@ -250,7 +257,8 @@ class ChatModels:
     """The models of a chat screen: who opens them, and those that were opened last."""
 
     def __init__(self, opener: ModelsOpener, profiles: Profiles) -> None:
-        self.opener, self._profiles = opener, profiles
+        self.opener = opener
+        self._profiles = profiles
         self.opened: OpenedPair[OpenModels] | None = None
 
     def open(self, choice: ModelChoice | None, watch: OpeningWatch) -> OpenedPair[OpenModels]:

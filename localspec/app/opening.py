@@ -186,7 +186,8 @@ class PlannedPair:
         if self.identity is None:
             return None
         recalled = recall(self.identity, task)
-        tuned, notice = recalled.tuned, ""
+        tuned = recalled.tuned
+        notice = ""
         if tuned is None:
             return None
         if recalled.stale:
@@ -287,7 +288,8 @@ def plan_embeddings(path: Path, others: Sequence[HeldMemory]) -> tuple[HeldMemor
     from localspec.hardware.placement.room import HeldMemory, beside
     from localspec.llama.cores import allowed_cores
 
-    seen, need = processor(allowed_cores()), DeviceNeed(PROCESSOR, read_model(path).weight_bytes, 0, 0)
+    seen = processor(allowed_cores())
+    need = DeviceNeed(PROCESSOR, read_model(path).weight_bytes, 0, 0)
     for closes in range(len(others)):
         with suppress(UserError):
             check_fit([need], beside(seen, others[closes:], others[:closes]))
@@ -386,7 +388,8 @@ def _is_tuned(files: PairFiles, request: PairRequest, kept: Sequence[TunedEntry]
 
 def _only_programs_changed(tuned: TunedTask, now: Identity) -> bool:
     """Return whether a driver or llama.cpp is all that is new since the tuning."""
-    driver, version = now.machine.driver, now.machine.llama_cpp
+    driver = now.machine.driver
+    version = now.machine.llama_cpp
     then = [kept.identity for kept in everything()[0] if kept.tuned == tuned]
     as_now = (replace(each, machine=replace(each.machine, driver=driver, llama_cpp=version)) for each in then)
     return any(not changes(each, now) for each in as_now)

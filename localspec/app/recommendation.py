@@ -44,8 +44,13 @@ SLOW_S = 120.0
 """Likewise. What takes longer comes after all that does not."""
 READING_RATE = 10.0
 """Tokens per second. Readers wait for what is written more slowly."""
-_DOUBLED_TIME, _DOUBLED_DOWNLOAD, _HALVED_RATE = 3.0, 0.5, 10.0  # points, on the scale of `score`
-_MADE_FOR_IT, _MADE_FOR_OTHER = 3, -10  # likewise
+# points, on the scale of `score`
+_DOUBLED_TIME = 3.0
+_DOUBLED_DOWNLOAD = 0.5
+_HALVED_RATE = 10.0
+# likewise
+_MADE_FOR_IT = 3
+_MADE_FOR_OTHER = -10
 _PAGE = 500  # tokens
 _FLOPS = 50e9  # per second and core, that llama.cpp reaches in reading prompts, about; GPUs reach far more
 _DOWNLOAD = 2e9  # bytes; each doubling from there on costs points
@@ -93,7 +98,8 @@ class RankedPair:
     @property
     def names(self) -> str:
         """Return the names of the models with their quants."""
-        target, draft = self.pair.target, self.pair.draft
+        target = self.pair.target
+        draft = self.pair.draft
         text = f"{target.title} {target.quant}"
         if draft is None and self.opens_draft:
             return f"{text}, with its own MTP head"
@@ -174,7 +180,8 @@ def _ranked(
         shapes[1] = _separate_head(pair.draft, files)
     if pair.draft is None and (head := _own_head(pair.target, files[0])) is not None:
         shapes.append(head)
-    placement, problem = None, _absent_package(pair, files) or _mismatch(files)
+    placement = None
+    problem = _absent_package(pair, files) or _mismatch(files)
     if not problem:
         try:
             placement = place(machine, shapes[0], (*shapes, None)[1], PairRequest())
@@ -246,7 +253,8 @@ def _mismatch(files: Sequence[Path | None]) -> str:
 
 
 def _judged(pair: CataloguePair, placement: Placement | None, task: str | None) -> tuple[float, list[str]]:
-    points, reasons = float(pair.score), []
+    points = float(pair.score)
+    reasons = []
     if pair.good_at and task in pair.good_at:
         points += _MADE_FOR_IT
         reasons.append(f"made for {task}")
@@ -353,7 +361,8 @@ def choice_named(text: str, open_now: Sequence[ModelInfo], held: Sequence[HeldMe
 
     Raises UserError. The memory that open models hold may be used, too.
     """
-    path, (machine, local, known) = local_file(text), surroundings(open_now)
+    path = local_file(text)
+    (machine, local, known) = surroundings(open_now)
     found = partners(Target(text, read_shape(path), path), beside(machine, (), held), local, known)
     return ModelChoice(
         path.absolute(), next((each.path for each in found if each.path and each.placement), None)

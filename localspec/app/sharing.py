@@ -16,7 +16,8 @@ from localspec.llama.rpc import Endpoint, missing_backend_error, probe_server
 
 _START_S = 60.0  # a driver may have to get ready
 _LOOK_S = 0.2
-_DEATHS, _WITHIN_S = 3, 60.0
+_DEATHS = 3
+_WITHIN_S = 60.0
 
 
 def shared_devices(names: tuple[str, ...] | None) -> list[BackendDevice]:

@@ -65,7 +65,9 @@ def clients_kit(config: Config, folder: Path, named: Sequence[str]) -> ToolKit:
     denies goes before. What was chosen in chats is for their user alone. Starts no server. Raises `UserError`
     for a name that is not in mcp.json, and for a mistake in that.
     """
-    entries, rules, wanted = _entries(), list[str](), dict[str, ServerEntry]()
+    entries = _entries()
+    rules = list[str]()
+    wanted = dict[str, ServerEntry]()
     for name in named:
         server = next((each for each in entries if name == each or name.startswith(f"{each}.")), None)
         if server is None:

@@ -47,7 +47,8 @@ class StopSignal:
 
     def ask(self) -> None:
         """Stop what runs by closing the models, in a second at most; a second call does nothing."""
-        models, was_wanted = self._models, self.wanted
+        models = self._models
+        was_wanted = self.wanted
         self._wanted.set()
         if models is not None and not was_wanted:
             threading.Thread(target=models.close, name="localspec-tune-stop", daemon=True).start()

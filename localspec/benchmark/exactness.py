@@ -157,7 +157,8 @@ def check(runtime: Runtime, tested: Sequence[Variant], effort: VerifyEffort, on_
         _Sample(each, effort.sampled_tokens, stream) for stream, each in enumerate(_sampled_variants(tested))
     ]
     total = effort.prompts * effort.greedy_tokens * (len(tested) + 1) + len(samples) * effort.sampled_tokens
-    course, complete = _SelfTest(runtime, effort, on_progress, total), True
+    course = _SelfTest(runtime, effort, on_progress, total)
+    complete = True
     try:
         _compare_greedy(course, tested, greedy)
         _sample_all(course, samples)
@@ -181,7 +182,8 @@ class _SelfTest:
         """Report the next step, and answer the prompt of a number."""
         self.on_progress(f"{words}, {variant.name}", self.done / self.total)
         question = Message("user", PROMPTS[number % len(PROMPTS)][1])
-        settings, tokens = variant.settings_for(number), self.effort.greedy_tokens
+        settings = variant.settings_for(number)
+        tokens = self.effort.greedy_tokens
         request = Request((question,), sampling, settings, tokens, seed=seed)
         return list(self.runtime.generate_tokens(request))
 
@@ -202,7 +204,8 @@ def _rows(runtime: Runtime, prompt: str, answer: Sequence[int]) -> Iterator[tupl
 
 def _compare_greedy(course: _SelfTest, tested: Sequence[Variant], results: dict[str, GreedyResult]) -> None:
     """Answer one question after another plainly and in each variant, and note what differs."""
-    effort, plain = course.effort, replace(PLAIN, name="plain decoding")
+    effort = course.effort
+    plain = replace(PLAIN, name="plain decoding")
     for number, prompt in enumerate(PROMPTS[: effort.prompts]):
         expected: list[int] = []
         for variant in (plain, *tested):
@@ -268,10 +271,13 @@ class _Sample:
     """Tokens of one variant at temperature 1; those of rounds with a prepared draft are separate."""
 
     def __init__(self, variant: Variant, wanted: int, stream: int) -> None:
-        self.variant, self.wanted, self.stream = variant, wanted, stream
+        self.variant = variant
+        self.wanted = wanted
+        self.stream = stream
         self._random = np.random.default_rng(stream)
         self._answers = 0
-        self._hits, self._others = list[Judged](), list[Judged]()
+        self._hits = list[Judged]()
+        self._others = list[Judged]()
 
     @property
     def tokens(self) -> int:
@@ -288,7 +294,8 @@ class _Sample:
 
     def extend(self, course: _SelfTest) -> None:
         """Add an answer."""
-        before, number = self.tokens, self._answers
+        before = self.tokens
+        number = self._answers
         words = f"tokens at temperature 1: {before} of {self.wanted}"
         answer = course.answer(words, self.variant, number, FULL, self.stream * 1_000_003 + number)
         tokens = [token for token, *_ in answer]
@@ -301,7 +308,9 @@ class _Sample:
 
     def results(self) -> tuple[DistributionResult, ...]:
         """Test hit rounds and other rounds apart, where there are enough tokens of both."""
-        name, hits, others = self.variant.name, self._hits, self._others
+        name = self.variant.name
+        hits = self._hits
+        others = self._others
         if min(len(hits), len(others)) < MIN_TOKENS:
             return (verdict(name, "all", hits + others),) if hits + others else ()
         return verdict(name, "hit", hits), verdict(name, "other", others)
@@ -337,7 +346,8 @@ def transforms(row: Logits, token: int, uniform: float) -> tuple[float, float]:
     """
     p = distribution(FullRow(row), FULL, ())
     own = p.probs[token]
-    likelier, equal = float(p.probs[p.probs > own].sum()), float(p.probs[p.probs == own].sum())
+    likelier = float(p.probs[p.probs > own].sum())
+    equal = float(p.probs[p.probs == own].sum())
     return min(1.0, likelier + uniform * equal), randomised_pit(p, token, uniform)
 
 

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 WARM_UP_TOKENS = 24  # of each contender before the clock runs: files read, caches made, calls timed
 MIN_PROMPTS = 3  # with fewer there is no result
-ANCHOR_TOKENS, ANCHOR_S = 32, 0.5  # at least
+# at least
+ANCHOR_TOKENS = 32
+ANCHOR_S = 0.5
 ANCHOR_TEXTS = (
     "Once upon a time there was an old house at the end of a long road. In that house",
     "One, two, three, four, five, six, seven, eight, nine,",
@@ -301,7 +303,8 @@ class RunRecord:
 
     def __init__(self, path: Path | None = None, key: str = "") -> None:
         """Read the file; runs under another key are dropped."""
-        self._file, self._key = None if path is None else JsonFile(path, _Kept), key
+        self._file = None if path is None else JsonFile(path, _Kept)
+        self._key = key
         held = None if self._file is None else self._file.read()
         kept = held if held is not None and held.key == key else _Kept(key, None, ())
         self.tokens = kept.tokens  # of an answer

@@ -86,7 +86,8 @@ def ratio_of_sums(above: ArrayLike, below: ArrayLike, one_sided: float = 0.025) 
     The truth is beyond either end with a chance of `one_sided`. Pairs are what chance picks from (the
     bootstrap draws them again), and few of them widen the interval (Student's t).
     """
-    over, under = np.asarray(above, dtype=np.float64), np.asarray(below, dtype=np.float64)
+    over = np.asarray(above, dtype=np.float64)
+    under = np.asarray(below, dtype=np.float64)
     count = len(over)
     picks = np.random.default_rng(0).integers(count, size=(_RESAMPLES, count))
     drawn = np.log(over[picks].sum(axis=1) / under[picks].sum(axis=1))

@@ -126,7 +126,8 @@ class SessionRequest:
         given = own.settled
         given.pop("tools", None)  # are offered by the session
         before = AUTO if self.is_auto else self.speculation.mode
-        mode, thinking = given.pop("mode", before), given.pop("thinking", None)
+        mode = given.pop("mode", before)
+        thinking = given.pop("thinking", None)
         sampling = {name: given.pop(name) for name in SAMPLING if name in given}
         variables = () if thinking is None else ((THINKING, thinking),)
         variables = (*self.answer.template_variables, *variables)
@@ -142,7 +143,8 @@ class SessionRequest:
 
     def answer_under(self, profile: Profile) -> Request:
         """Return everything else about an answer, with what the profile settles."""
-        answer, budget = self.answer, self.answer.thinking_budget
+        answer = self.answer
+        budget = self.answer.thinking_budget
         budget = profile.thinking_budget if budget is None else budget
         variables = thinking_variables(answer.template_variables, budget)
         return replace(answer, thinking_budget=budget, template_variables=variables)

@@ -74,7 +74,8 @@ class AnswerTurn(Share):
             self._models = models.for_one_answer()
             yield
             return
-        turns, self._models = self._turns, models
+        turns = self._turns
+        self._models = models
         with turns.changed:
             turns.seats = models.seats if isinstance(models, SeatedModels) else 1
             self.share = first_share([*turns.waiting, *turns.running])
@@ -105,7 +106,9 @@ class AnswerTurn(Share):
         if not isinstance(models, PausableModels):
             yield from models.generate(request)
             return
-        self.tokens, self.read, waited_s = 0, 0, 0.0
+        self.tokens = 0
+        self.read = 0
+        waited_s = 0.0
         self.has_company = len(self._turns.running) > 1
         one = self._for_one(models)
         events = one.generate(request)
@@ -121,7 +124,8 @@ class AnswerTurn(Share):
             if self.paused is None:
                 return
             began_s = monotonic()
-            number, goes_on = self.paused, self._wait()
+            number = self.paused
+            goes_on = self._wait()
             if not self.tokens:
                 waited_s += monotonic() - began_s
             self.paused = None

@@ -54,7 +54,8 @@ def joined(pieces: Iterable[TextPiece]) -> tuple[TextPiece, ...]:
 
 def pieces_of(text: str, spans: Iterable[Span], begin: int = 0) -> list[TextPiece]:
     """Cut a text from `begin` by its spans; text outside of them is the target's own."""
-    pieces, start = [], 0
+    pieces = []
+    start = 0
     for span in (*spans, Span(len(text), Provenance.TARGET)):
         end = min(start + span.length, len(text))
         if end > max(start, begin):
@@ -142,8 +143,10 @@ class AnswerRecorder:
         The time to its first token counts from `asked_s` of the monotonic clock, if that is given. With a
         `reader` the answer may call tools.
         """
-        self._reader, self._calls = reader, list[ToolCall]()
-        self._asked_s, self._before_s = asked_s, 0.0
+        self._reader = reader
+        self._calls = list[ToolCall]()
+        self._asked_s = asked_s
+        self._before_s = 0.0
         self._branches = branches
         self._record = record
         self._trouble: LocalSpecError | None = None
@@ -160,7 +163,8 @@ class AnswerRecorder:
         if self._earlier is None:
             self._id = branches.add(place.id, "assistant", "", state="writing").id
         else:
-            self._id, earlier = place.id, branches.record(place.id)
+            self._id = place.id
+            earlier = branches.record(place.id)
             self._pieces = pieces_of(place.content, earlier.spans if earlier is not None else ())
             self._keep("writing")
 
@@ -197,7 +201,8 @@ class AnswerRecorder:
         except Cancelled:
             state = "stopped"
         except BaseException as error:  # noqa: BLE001 - raised again once the text so far is saved
-            state, failure = "failed", error
+            state = "failed"
+            failure = error
         finally:
             if isinstance(generated, Generator):  # stop the models at once, not when it is collected
                 with suppress(EngineError):
@@ -212,7 +217,8 @@ class AnswerRecorder:
         """Return an event; before the first text put the tag that the prompt has opened the thinking with."""
         if not isinstance(event, TextDelta) or not self._opening:
             return event
-        opening, self._opening = TextPiece(self._opening, Provenance.TARGET), ""
+        opening = TextPiece(self._opening, Provenance.TARGET)
+        self._opening = ""
         return TextDelta((opening, *event.pieces))
 
     def _since_asked(self, event: GenerationEvent) -> GenerationEvent:
@@ -249,18 +255,21 @@ class AnswerRecorder:
 
     def _save_as_it_comes(self) -> None:
         """Save new text at every interval, even while the models pause or write other answers."""
-        saved, saved_s = 0, monotonic()
+        saved = 0
+        saved_s = monotonic()
         while not self._over.wait(SAVE_EVERY_S):
             is_new = len(self._pieces) > saved or self._trouble is not None
             if is_new or monotonic() - saved_s >= ALIVE_S:
-                saved, saved_s = len(self._pieces), monotonic()
+                saved = len(self._pieces)
+                saved_s = monotonic()
                 self._keep("writing")
 
     def _end(self, state: State) -> AnswerSaved | None:
         """Save the finished answer; None if there is no text."""
         self._over.set()
         self._saver.join()  # no earlier state may be written after this one
-        text, earlier = self._text, self._earlier
+        text = self._text
+        earlier = self._earlier
         if earlier is not None and text == earlier.content and not self._calls:
             self._keep("complete" if state == "complete" else earlier.state)
         elif text or self._calls or state == "complete":

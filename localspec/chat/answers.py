@@ -191,7 +191,8 @@ class Answers:
         if self._is_closed:
             return
         async with self.changing:
-            number, error = answer.chat.info.id, answer.error
+            number = answer.chat.info.id
+            error = answer.error
             if self._running.get(number) is not answer:
                 return  # it was stopped because its chat was to change
             await self._tell(answer)
@@ -214,7 +215,8 @@ class Answers:
         """Show what came of an answer where its chat is open; report once what cannot be seen."""
         if self._is_closed:
             return
-        saved, view = answer.saved, self.view_of(answer.chat.info.id)
+        saved = answer.saved
+        view = self.view_of(answer.chat.info.id)
         if view is not None:
             await view.show_news(answer, answer.live.drain())
             while answer.live.is_behind:

@@ -36,7 +36,8 @@ def read_matching(pattern: str, folder: Path, limit: int) -> AttachedPattern:
     found = matches(path_named(base, folder), path_pattern(rest))
     files: list[Attachment] = []
     left_out = dict.fromkeys(found.links, "a link")
-    size, full = 0, ""
+    size = 0
+    full = ""
     for path in found.paths:
         try:
             file = _read(base + path, pattern, folder, limit)
@@ -60,7 +61,8 @@ def literal_base(pattern: str, folder: Path) -> tuple[str, str]:
         name, slash, others = rest.partition("/")
         if not slash or not path_named(base + name, folder).is_dir():
             break
-        base, rest = f"{base}{name}/", others
+        base = f"{base}{name}/"
+        rest = others
     return base, rest
 
 

@@ -71,7 +71,8 @@ def attach(
     named = tuple(references(text, folder, resources.names))
     found: dict[_Key, Attachment] = {}
     notes: dict[str, None] = {}
-    pieces, at = [], 0
+    pieces = []
+    at = 0
     for reference in named:
         if reference.obstacle == "backslash":
             pieces.append(text[at : reference.start - 1])
@@ -89,7 +90,8 @@ def attach(
 
 def as_text(text: str, folder: Path, servers: Collection[str] = ()) -> str:
     """Return a text that attaches nothing, with a backslash before each @ that would."""
-    pieces, at = [], 0
+    pieces = []
+    at = 0
     for reference in references(text, folder, servers):
         if reference.obstacle is None:
             pieces.append(f"{text[at : reference.start]}\\")
@@ -155,7 +157,9 @@ def complete_path(prefix: str, folder: Path) -> tuple[Completion, ...]:
     typed = prefix.removeprefix('"')
     parent, slash, name = typed.rpartition("/")
     if typed == "~":
-        parent, slash, name = "~", "/", ""
+        parent = "~"
+        slash = "/"
+        name = ""
     entries = sorted(
         _matching(path_named(parent + slash, folder), name), key=lambda entry: entry.name.casefold()
     )
@@ -246,7 +250,8 @@ def _completion(entry: os.DirEntry[str], parent: str) -> Completion:
         is_folder = entry.is_dir()
         size = "" if is_folder else units.size(entry.stat().st_size)
     except OSError:  # gone meanwhile, or a link to nothing
-        is_folder, size = False, ""
+        is_folder = False
+        size = ""
     path = f"{parent}{entry.name}{'/' if is_folder else ''}"
     path = f'"{path}' if is_folder and " " in path else _quoted(path)  # in a folder the name continues
     return Completion(path, f"{entry.name}{'/' if is_folder else ''}", size)

@@ -30,14 +30,18 @@ def narrow(chats: Sequence[ChatInfo], text: str) -> tuple[tuple[ChatInfo, ...], 
 
     Case does not count, and the last name may be the beginning of one. What names no tag or folder is words.
     """
-    left, words, at = list(chats), "", 0
+    left = list(chats)
+    words = ""
+    at = 0
     while (found := _CONDITION.search(text, at)) is not None:
         condition = _tagged(text, found) if found[1] else _in_folder(chats, text, found.end())
         if condition is None or not any(map(condition[0], chats)):
-            words, at = words + text[at : found.end()], found.end()
+            words = words + text[at : found.end()]
+            at = found.end()
             continue
         words += text[at : found.start()]
-        left, at = list(filter(condition[0], left)), condition[1]
+        left = list(filter(condition[0], left))
+        at = condition[1]
     return tuple(left), words + text[at:]
 
 

@@ -114,7 +114,9 @@ def write_summary(
 
     Raises `Cancelled`, and `UserError` for one that is empty, in circles, cut or no gain.
     """
-    text, tokens, reason = "", 0, None
+    text = ""
+    tokens = 0
+    reason = None
     events = generate(_asking(wanted, request))
     yield Summarising(described)
     try:

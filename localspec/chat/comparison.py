@@ -59,7 +59,8 @@ def verdict(answers: Sequence[ComparedAnswer]) -> str:
 
 
 def _against(answer: ComparedAnswer, reference: ComparedAnswer) -> str:
-    name, other = mode_name(answer.record.mode), mode_name(reference.record.mode)
+    name = mode_name(answer.record.mode)
+    other = mode_name(reference.record.mode)
     at = first_difference(answer.text, reference.text)
     if at is None:
         return f"{name} wrote the same text as {other}."

@@ -90,7 +90,8 @@ class ChatController:
 
         `read` gives the question and its files; the chat cannot be left before it is asked.
         """
-        meant, asked_s = self.session.chat, None if self.loader.ready is None else monotonic()
+        meant = self.session.chat
+        asked_s = None if self.loader.ready is None else monotonic()
         async with self._asking:
             text, files = await read()
             with suppress(TimeoutError):  # the answer will tell the same
@@ -201,8 +202,10 @@ class ChatController:
 
         The shown branch does not change. Raises `UserError` if no models are open.
         """
-        question, chat = self.question_of(message), self.session.chat
-        models, shown = self.loader.models(wait=False), chat.path[-1]
+        question = self.question_of(message)
+        chat = self.session.chat
+        models = self.loader.models(wait=False)
+        shown = chat.path[-1]
         record = chat.record(message.id) if message.role == "assistant" else None
         seed = record.seed if record is not None else 0
         rates: dict[Mode, PlainRate] = {}
@@ -236,7 +239,9 @@ class ChatController:
     async def room(self, answer: RunningAnswer | None = None) -> ContextBudget:
         """Return the exchanges that could be left out for the next answer, or for one that did not fit."""
         self.require_idle()
-        models, chat, path = self.loader.models(wait=False), self.session.chat, self.session.chat.path
+        models = self.loader.models(wait=False)
+        chat = self.session.chat
+        path = self.session.chat.path
         continues = answer is not None and answer.continues
         if answer is not None and not continues and path[-1].role == "assistant":  # written again
             path = path[:-1]
@@ -283,7 +288,8 @@ class ChatController:
 
     async def compaction_due(self) -> str:
         """Return in words what should be summarised now; empty where there is room, or it was put off."""
-        chat, models = self.session.chat, self.loader.ready
+        chat = self.session.chat
+        models = self.loader.ready
         is_put_off = len(chat.path) < self._put_off.get(chat.info.id, 0)
         if models is None or self.session.shared.compaction_mode == "off" or is_put_off:
             return ""
@@ -383,7 +389,8 @@ class ChatController:
 
     def _forget_caches(self, chat_id: int) -> None:
         """Delete the files with a chat's caches; raises StoreError."""
-        name, models = chat_name(chat_id), self.loader.ready
+        name = chat_name(chat_id)
+        models = self.loader.ready
         if isinstance(models, KeepsOnDisk):
             with suppress(EngineError):  # what has died writes no more
                 models.forget_conversation(name)

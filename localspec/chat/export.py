@@ -118,7 +118,8 @@ def parse_all(text: str, name: str = "", left_out: Counter[LeftOut] | None = Non
     """
     if not text.strip():
         raise UserError(f"{name or 'the text'} is empty", _READABLE)
-    decoder, end = json.JSONDecoder(), 0
+    decoder = json.JSONDecoder()
+    end = 0
     found: list[WholeChat] = []
     counts = Counter[LeftOut]() if left_out is None else left_out
     is_first = True
@@ -130,7 +131,8 @@ def parse_all(text: str, name: str = "", left_out: Counter[LeftOut] | None = Non
         except (UserError, ValueError, RecursionError) as error:
             where = f"{name}: " * bool(name) + f"chat {len(found) + 1} of the file: " * bool(found)
             raise _explained(error, where) from None
-        is_first, end = False, _skip_space(text, end)
+        is_first = False
+        end = _skip_space(text, end)
     return tuple(found)
 
 

@@ -84,7 +84,8 @@ _WORDS: dict[str, Callable[[float], str]] = {
 
 def in_words(figures: Figures) -> dict[str, str]:
     """Return the known figures as text, by field name."""
-    share, known = figures.acceptance, {name: getattr(figures, name) for name in _WORDS}
+    share = figures.acceptance
+    known = {name: getattr(figures, name) for name in _WORDS}
     words = {name: _WORDS[name](figure) for name, figure in known.items() if figure is not None}
     return words if share is None else {"acceptance": accepted_words(share, figures.drafted), **words}
 

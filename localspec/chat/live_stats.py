@@ -65,16 +65,19 @@ class LiveStats:
 
     def changed(self, change: ModeChanged) -> None:
         """Continue in another mode; the live speed is then that of the new mode alone."""
-        self._mode, self._note = change.mode, change.reason
+        self._mode = change.mode
+        self._note = change.reason
         self._hits.change(change.mode)
         self._mode_began = len(self._rounds)
 
     def figures(self) -> Figures:
         """Return the figures as of the last round."""
-        rounds, prompt_tokens = self._rounds, self._prompt_tokens
+        rounds = self._rounds
+        prompt_tokens = self._prompt_tokens
         recent = rounds.round_at(rounds.seconds - WINDOW_S + ROUNDING_S)
         first = max(self._mode_began, recent)
-        speed, plain = rounds.speed(first) or None, None
+        speed = rounds.speed(first) or None
+        plain = None
         is_measured = rounds.seconds - rounds.start_s(first) >= MEASURED_S - ROUNDING_S
         if prompt_tokens is not None and is_measured:
             plain = self._plain.at(prompt_tokens + 1 + rounds.tokens)

@@ -136,7 +136,8 @@ class ModelLoader:
         with self._changed:
             if not isinstance(self._state, Ready) or (died or self._state.models) is not self._state.models:
                 return
-            dead, now_s = self._state.models, self._clock()
+            dead = self._state.models
+            now_s = self._clock()
             if len(self._deaths) == MAX_DEATHS and now_s - self._deaths[0] < DEATHS_WITHIN_S:
                 error = EngineError(f"the models ended {MAX_DEATHS + 1} times within a minute")
                 self._set(Failed(error, _DEATHS))
@@ -172,7 +173,8 @@ class ModelLoader:
     def release(self) -> None:
         """Close the models, or stop opening them, and wait until their memory is free; `start` opens them."""
         with self._changed:
-            state, self._attempt = self._state, None
+            state = self._state
+            self._attempt = None
             self._set(Closed())
         self.on_change(self._state)
         if isinstance(state, Ready):
@@ -190,7 +192,8 @@ class ModelLoader:
 
     def _begin(self, others: Opener | None = None, gone: OpenModels | None = None, problem: str = "") -> None:
         self._attempt = attempt = object()
-        self._can_go_back, self._problem = self._can_go_back and others is not None, problem
+        self._can_go_back = self._can_go_back and others is not None
+        self._problem = problem
         work = partial(self._load, attempt, self._thread, others or self._open_models, gone)
         self._thread = threading.Thread(target=work, name="localspec-load", daemon=True)
         self._set(Loading())
@@ -225,7 +228,8 @@ class ModelLoader:
             if wanted and isinstance(outcome, Failed) and self._can_go_back:
                 self._begin(problem=str(outcome.error))
             elif wanted:
-                self._open_models, self._can_go_back = opener, False
+                self._open_models = opener
+                self._can_go_back = False
                 self._set(outcome)
         if wanted:
             self.on_change(self._state)

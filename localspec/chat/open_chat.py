@@ -43,7 +43,8 @@ class OpenChat(Branches):
 
     def shown(self) -> tuple[BranchMessage, ...]:
         """Return the shown branch as a screen shows it."""
-        tree, path = self.tree, self.tree.path
+        tree = self.tree
+        path = self.tree.path
         summary, rest = summarised(path)
         items = [self._shown(tree, message) for message in path]
         if not summary:
@@ -146,7 +147,8 @@ class OpenChat(Branches):
 
     def set_plain(self, message_id: int, plain: PlainRate) -> AnswerSaved:
         """Save with an answer the plain speed that its ratio refers to."""
-        message, record = self.message(message_id), self.record(message_id)
+        message = self.message(message_id)
+        record = self.record(message_id)
         if record is None:
             raise UserError("this message has no speed to compare", "pick an answer that a model wrote")
         record = replace(record, plain=plain)

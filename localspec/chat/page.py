@@ -39,7 +39,8 @@ FOLDED_LINES = 12  # a longer result of a tool is folded
 _TASK = re.compile(r"\[([ xX])\]\s+")
 _LINKED = ("http://", "https://", "mailto:")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-_LIGHT, _DARK = "default", "github-dark"
+_LIGHT = "default"
+_DARK = "github-dark"
 _CODE = "pre.code"
 
 

@@ -27,7 +27,9 @@ TITLE = (
     Message("assistant", '"'),  # the beginning of the title, which the model continues
 )
 SUMMARY_ASKED = "Summarise our conversation so far."
-TITLE_TOKENS, _TITLE_WORDS, _TITLE_CHARACTERS = 16, 6, 48
+TITLE_TOKENS = 16
+_TITLE_WORDS = 6
+_TITLE_CHARACTERS = 48
 _EMPTY_WORDS = {"the", "and", "for", "with", "this", "that"}
 _LINKING_WORDS = frozenset(
     """a about an and are as at be but by can could did do does for from had has have how i if in into is it
@@ -287,7 +289,8 @@ def tokens_of(messages: Sequence[Message], count: Count) -> int:
 def title_in(text: str, conversation: str) -> str:
     """Return the title that a model wrote, nothing where it looks wrong: too long, or of something else."""
     title = without_thinking(text).strip(" \t\n*#_`.,:;'“”")
-    words, about = title.casefold().split(), conversation.casefold()
+    words = title.casefold().split()
+    about = conversation.casefold()
     telling = [word for word in re.findall(r"\w{3,}", title.casefold()) if word not in _EMPTY_WORDS]
     fits = 2 * sum(word[:4] in about for word in telling) >= len(telling) > 0
     is_finished = not text.endswith((" ", ",", ";", ":", "-"))

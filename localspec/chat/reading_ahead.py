@@ -47,7 +47,8 @@ class ReadingAhead:
         with self._sending:
             if not self._is_working():
                 models.read_ahead(request)
-                self._models, self._files = models, tuple(files)
+                self._models = models
+                self._files = tuple(files)
 
     def stop(self) -> None:
         """Have nothing more read: something is asked."""
@@ -59,7 +60,8 @@ class ReadingAhead:
 
     def so_far(self) -> ReadAhead | None:
         """Return the progress of reading: the last that is known, None where nothing is to be read."""
-        models, files = self._models, self._files
+        models = self._models
+        files = self._files
         if models is None:
             return None
         if (news := models.read_so_far()) is not None:

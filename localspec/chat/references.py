@@ -175,7 +175,8 @@ def _pattern(text: str, start: int, folder: Path) -> _Named | None:
     line = _line(text, start)
     close = line.find('"', 1) if line.startswith('"') else -1
     if close > 1:
-        word, end = line[1:close], start + close + 1
+        word = line[1:close]
+        end = start + close + 1
     else:
         bare = _word(line).partition("@")[0].rstrip(ENDS_WORD)
         if text[start - 2 : start - 1] == "*":  # emphasis in Markdown
@@ -231,7 +232,8 @@ def _existing(name: str, folder: Path) -> tuple[str, Kind] | None:
 
     A link that leads nowhere is a file: whether it can be read is another question.
     """
-    composed, apart = unicodedata.normalize("NFC", name), unicodedata.normalize("NFD", name)
+    composed = unicodedata.normalize("NFC", name)
+    apart = unicodedata.normalize("NFD", name)
     for spelling in dict.fromkeys((name, composed, apart)):
         path = path_named(spelling, folder)
         with suppress(OSError, ValueError):

@@ -60,7 +60,8 @@ class Resources:
         content = None if uri is None else self._content(server, uri)
         if uri is None or content is None:
             return AttachedResource(None, f"@{name} is read when this is sent")
-        text, blobs = content.text, ", ".join(content.blobs)
+        text = content.text
+        blobs = ", ".join(content.blobs)
         if not text.strip():
             problem, why = ("is not text", blobs) if blobs else ("is empty", "empty")
             hint = "pictures and other such data cannot be attached" * bool(blobs)

@@ -16,7 +16,9 @@ Route = Literal["coding", "general"]
 
 ENOUGH = 1.5  # points that make a message one about programs,
 ENOUGH_ALREADY = 0.75  # and after another such one
-NAME, SIGN, WORD = 2.0, 1.0, 0.75
+NAME = 2.0
+SIGN = 1.0
+WORD = 0.75
 SHORT = 4  # words of a message that can only mean what came before
 FOLLOWS_WITHIN = 25  # words of one that may refer to it
 READ = 4_000  # characters of a message that are looked at

@@ -114,9 +114,11 @@ def enforced(tool: str) -> tuple[str, CheckedSchema]:
     checked = _checked(described["function"])
     try:
         found = split(checked.schema)
-        parameters, unenforced = found.grammar, found.unenforced
+        parameters = found.grammar
+        unenforced = found.unenforced
     except SchemaError as error:
-        parameters, unenforced = {"type": "object"}, (f"{error.path} ({error.reason})",)
+        parameters = {"type": "object"}
+        unenforced = (f"{error.path} ({error.reason})",)
     function = {**described["function"], "parameters": parameters}
     text = json.dumps({**described, "function": function}, ensure_ascii=False)
     return text, CheckedSchema(checked.whose, checked.schema, unenforced)

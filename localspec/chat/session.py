@@ -293,7 +293,8 @@ class ChatSession:
         request: Request,
     ) -> Iterator[AnswerEvent]:
         """Measure what the answer's ratio refers to, and find a title for a chat that has begun."""
-        measures, has_own_speed = turn is None or turn.is_alone, turn is None or not turn.has_company
+        measures = turn is None or turn.is_alone
+        has_own_speed = turn is None or not turn.has_company
         if has_own_speed:
             rated = self._rated(models, chat, saved, variant.plain, measures=measures)
             yield from () if rated is None else (rated,)
@@ -399,7 +400,8 @@ class ChatSession:
         Raises `UserError` where nothing is left to summarise.
         """
         chat = self.chat if chat is None else chat
-        size, instruction = models.target.context, self.shared.profile_of(chat.info.profile).summary_prompt
+        size = models.target.context
+        instruction = self.shared.profile_of(chat.info.profile).summary_prompt
         path = chat.path[:-1] if chat.path and chat.path[-1].role == "user" else chat.path
         tools = self.tool_tokens(models, chat)
         wanted = compaction(chat.system, path, size, models.count_tokens, instruction, tools=tools)
@@ -415,7 +417,8 @@ class ChatSession:
         chat = self.chat if chat is None else chat
         wanted, described = self.compaction(models, chat)
         request = self.options(models, chat).request
-        generate, count = models.generate if turn is None else turn.generate, models.count_tokens
+        generate = models.generate if turn is None else turn.generate
+        count = models.count_tokens
         summary = yield from write_summary(wanted, request, generate, count, described)
         chat.set_summary(wanted.place, summary)
         stays = count(chat.prompt())
@@ -450,8 +453,11 @@ class ChatSession:
         variant: AnswerVariant = AnswerVariant(),
     ) -> AnswerOptions:
         """Return the options of the next answer; the first time in `auto` measures call times."""
-        chat, mode, seed = self.chat if chat is None else chat, variant.mode, variant.seed
-        asked, profile = self._asked_in(chat), self._followed_in(chat)
+        chat = self.chat if chat is None else chat
+        mode = variant.mode
+        seed = variant.seed
+        asked = self._asked_in(chat)
+        profile = self._followed_in(chat)
         wanted = asked.speculation.mode
         if models.draft is None and wanted in DRAFT_MODES:  # chosen when others had one
             wanted = None
@@ -514,7 +520,8 @@ class ChatSession:
         """Ask the models for a title after the first answer, which is still in the KV cache."""
         from localspec.chat.store import title_of
 
-        info, path = self.store.chat(chat.info.id), chat.path
+        info = self.store.chat(chat.info.id)
+        path = chat.path
         if [each.role for each in path].count("user") != 1 or info.title != title_of(path[0]):
             return
         prompt = (*chat.prompt(), *TITLE)
@@ -570,7 +577,8 @@ class _WrittenTitle:
 
 def _written_title(generate: Generate, request: Request) -> Generator[Titling, None, _WrittenTitle]:
     """Have a title written, and return it."""
-    text, reason = "", ""
+    text = ""
+    reason = ""
     for event in generate(request):
         if isinstance(event, TextDelta):
             text += event.text

@@ -109,7 +109,9 @@ def sources(session: ChatSession, models: OpenModels | None) -> tuple[Source, ..
     Reads config.toml again; raises UserError if it is invalid.
     """
     known = config.read_config(config_dir() / "config.toml")
-    asked, profile, chat = session.shared.request, session.followed, session.chat.info
+    asked = session.shared.request
+    profile = session.followed
+    chat = session.chat.info
     recommended = Recommendation() if models is None else models.target.recommended
     default = {"mode": AUTO, "thinking": True, "ignores_circles": False, "system_prompt": ""}
     default |= {"read_ahead": True, "thinking_budget": NO_LIMIT, "compaction": config.Config().compact}
@@ -150,7 +152,8 @@ def _context(models: OpenModels | None) -> Source:
     """Return the context that is open, and why it is not what the model was trained for."""
     if models is None:
         return Source("default", None, {})
-    context, trained = models.target.context, models.target.training_context
+    context = models.target.context
+    trained = models.target.training_context
     reason = f"open now; trained for {trained:,}" if context < trained else "default: as trained"
     if context == context_size(0, trained) < trained:
         reason = f"default limit, for memory; trained for {trained:,}"
@@ -174,7 +177,8 @@ def keep(session: ChatSession, wanted: Place, changes: Mapping[str, Value | None
     settings that the place does not have, and StoreError.
     """
     check_place(wanted, changes)
-    title, saved = session.followed.title, []
+    title = session.followed.title
+    saved = []
     places = {"chat": "with this chat", "profile": f"in profile {title}", "config": "in config.toml"}
     for place, words in places.items():
         part = [each for each in SETTINGS if each.name in changes and each.place(wanted) == place]
@@ -207,7 +211,8 @@ def keep_tools(session: ChatSession) -> str:
 
     Raises UserError, before anything is saved, and StoreError.
     """
-    profile, names = session.tools_profile, session.tools_on()
+    profile = session.tools_profile
+    names = session.tools_on()
     keys: dict[str, bool | list[str] | None] = {"tools.on": bool(names)}
     if names:  # else those that the profile offers stay, switched off
         servers = [name for name in names if name not in get_args(ToolGroup)]

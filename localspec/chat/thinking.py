@@ -106,10 +106,12 @@ def split(text: str, *, streaming: bool = False) -> tuple[Part, ...]:
     reader = ThinkingReader()
     stretches = [*reader.feed(text, more=streaming), *reader.unfinished()]
     is_parted = any(kind == "tag" for kind, _ in stretches)
-    parts, at = list[Part](), 0
+    parts = list[Part]()
+    at = 0
     for kind, group in groupby(stretches, itemgetter(0)):
         own = "".join(stretch for _, stretch in group)
-        start, at = at, at + len(own)
+        start = at
+        at = at + len(own)
         if kind == "answer" and is_parted:
             start += len(own) - len(own.lstrip("\n"))
             own = own.strip("\n")
@@ -234,7 +236,8 @@ class TrimmedThinking:
     def _end_of_thinking(self) -> Iterator[Stretch]:
         if self._blank:
             yield "tag", self._blank
-        self._blank, self._has_told = "", False
+        self._blank = ""
+        self._has_told = False
 
 
 def _stretch(kind: StretchKind, text: str) -> Iterator[Stretch]:
@@ -271,17 +274,21 @@ class LaterThinking:
 
     def give_back(self) -> str:
         """Return the text after the last part that was yielded, and forget it."""
-        rest, self._rest, self.opening = self._rest, "", None
+        rest = self._rest
+        self._rest = ""
+        self.opening = None
         return rest
 
     def feed(self, text: str, *, more: bool = True) -> Iterator[Stretch]:
         """Yield the parts that are certain now, in order; `more` if the answer continues."""
-        text, at = self._rest + text, 0
+        text = self._rest + text
+        at = 0
         while at < len(text):
             if self._follows_thinking:
                 end = _end_of_blank(text, at, "\n")
                 yield from _stretch("tag", text[at:end])
-                at, self._follows_thinking = end, end == len(text)
+                at = end
+                self._follows_thinking = end == len(text)
                 continue
             self.opening = None
             if self._looks and not self._line and not self._fences.is_in_code:
@@ -292,7 +299,9 @@ class LaterThinking:
                     yield "tag", text[at : self.opening.end()]
                     yield from _stretch("thinking", text[self.opening.end() : closing.start()])
                     yield "tag", closing[0]
-                    at, self._follows_thinking, self.opening = closing.end(), True, None
+                    at = closing.end()
+                    self._follows_thinking = True
+                    self.opening = None
                     continue
                 if more and (self.opening is not None or may_open(text[start : start + LONGEST_OPENING])):
                     break
@@ -313,7 +322,8 @@ class LaterThinking:
         """Yield thinking that has not been closed; the rest is not to be fed."""
         if self.opening is not None:
             closing = tags_of(self.opening[0]).closing
-            begin, end = self._rest.find(self.opening[0]) + len(self.opening[0]), len(self._rest)
+            begin = self._rest.find(self.opening[0]) + len(self.opening[0])
+            end = len(self._rest)
             end -= begun(self._rest, (closing,), begin)
             yield "tag", self._rest[:begin]
             yield "thinking", self._rest[begin:end]
@@ -333,7 +343,8 @@ class _Channels:
         self, form: MessageFormat, keeps_marks: Callable[[], bool], *, is_opened: bool = False
     ) -> None:
         """Begin with a header; `is_opened`: with thinking, which the prompt has opened."""
-        self._form, self._keeps_marks = form, keeps_marks
+        self._form = form
+        self._keeps_marks = keeps_marks
         self._rest = ""
         # with its marks; None within a message, and the prompt has begun one
         self._header: str | None = None if is_opened else ""
@@ -354,7 +365,8 @@ class _Channels:
                 is_call = self._form.calls is not None and self._form.calls.search(self._header)
                 yield "answer" if is_call else "tag", self._header
                 self.thinks = self._form.thinking.search(self._header) is not None
-                self._header, self._has_messages = None, True
+                self._header = None
+                self._has_messages = True
         end = len(self._rest) - (begun(self._rest, self._form.marks) if more else 0)
         yield from self._told(self._rest[:end])
         self._rest = self._rest[end:]

@@ -157,7 +157,8 @@ class History:
 
     def lanes(self, start_s: float, scale_s: float, width: int) -> TimelineLanes:
         """Return the work of both models from `begin` on, with `seconds` in each column."""
-        draft, verify = [Activity.IDLE] * (2 * width), [Activity.IDLE] * (2 * width)
+        draft = [Activity.IDLE] * (2 * width)
+        verify = [Activity.IDLE] * (2 * width)
         marks: list[RoundMark] = []
         if self.rounds and width > 0:
             for index in range(self.round_at(start_s), self.round_at(start_s + width * scale_s) + 1):
@@ -178,7 +179,8 @@ class History:
 
         drafted_s = stats.draft_s
         begin_s = drafted_s + stats.wait_s
-        begin, end = half(begin_s), half(begin_s + stats.verify_s)
+        begin = half(begin_s)
+        end = half(begin_s + stats.verify_s)
         if end - begin > 2:
             end -= 1  # a gap between rounds
         _fill(draft, half(0.0), half(drafted_s), Activity.DRAFT)
@@ -210,7 +212,8 @@ class History:
             return ()
         points = []
         for column in range(width):
-            first, last = column * rounds // width, (column + 1) * rounds // width
+            first = column * rounds // width
+            last = (column + 1) * rounds // width
             spare = max(0, SMOOTHING - (last - first))
             first = max(0, min(first - spare // 2, rounds - SMOOTHING))
             points.append(figure(first, min(rounds, max(last, first + SMOOTHING))))

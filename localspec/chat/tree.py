@@ -92,7 +92,8 @@ class Tree:
 
     def without_branch(self, id_: int) -> Tree:
         """Return the tree without a message and all below it; a sibling is shown instead, if there is one."""
-        gone, parent = set(self.below(id_)), self.messages[id_].parent
+        gone = set(self.below(id_))
+        parent = self.messages[id_].parent
         kept = [message for message in self.messages.values() if message.id not in gone]
         rest = Tree({}, {}, None, {}).with_messages(kept)
         chosen = {
@@ -240,7 +241,8 @@ class Branches:
     def give_up(self, id_: int) -> None:
         """Take an answer of which nothing came out of the tree; what was shown before it is shown again."""
         with self._changing:
-            is_shown, before = self.tree.leaf == id_, self._shown_before.get(id_)
+            is_shown = self.tree.leaf == id_
+            before = self._shown_before.get(id_)
             self.tree = self.tree.without(id_)
             if is_shown:
                 self.tree = self.tree.with_leaf(before) if before in self.tree.messages else self.tree

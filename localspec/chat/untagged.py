@@ -30,7 +30,8 @@ def with_opening_tag(text: str) -> str:
     """
     if not _STRAY_CLOSING.search(text):
         return text
-    start, fences = 0, FenceScanner()
+    start = 0
+    fences = FenceScanner()
     while start < len(text):
         end = line_end(text, start)
         if fences.add(text[start:end]):

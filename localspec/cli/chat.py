@@ -96,7 +96,8 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(
             "a chat reads standard input, but a flag reads it as well", "name a file instead of -"
         )
-    asked, profiles = session_request(args), profiles_named(args.profile)
+    asked = session_request(args)
+    profiles = profiles_named(args.profile)
     request = with_config(pair_request(args))
     files = opening.find_files(request)
     if sys.stdin is None or sys.stdin.closed:
@@ -254,7 +255,8 @@ class Dialogue:
 
     def _with_prepared(self, text: str) -> str:
         """Return a message that begins with what was prepared; empty if that was all."""
-        prepared, self._prepared = self._prepared, ""
+        prepared = self._prepared
+        self._prepared = ""
         prepared = as_text(prepared, Path(), self._session.servers_named_in(prepared))
         return "" if text.strip() == "-" else f"{prepared}\n\n{text}".rstrip()
 
@@ -329,7 +331,8 @@ class Dialogue:
         except Cancelled:  # while no model was at work
             say("stopped")
             return
-        self._last, self._last_options = answer.finished, session.in_use
+        self._last = answer.finished
+        self._last_options = session.in_use
         if self._last is None:
             return
         if self._last.reason == "context":
@@ -416,7 +419,8 @@ class Dialogue:
         say(LEGEND if self._output.colours else "colours off")
 
     def _tools(self) -> None:
-        kit, on_now = self._session.kit, self._session.tools_on()
+        kit = self._session.kit
+        on_now = self._session.tools_on()
         for name, words in ({} if kit is None else kit.words).items():
             say(f"{'on' if name in on_now else 'off':<4}{name:<12}{words}")
 
@@ -460,7 +464,8 @@ class LineReader:
 
 def _piped_lines() -> Iterator[str]:
     """Yield the lines of a pipe or a file as they come; raises UserError where it cannot be read."""
-    offset, stream = 0, sys.stdin.buffer
+    offset = 0
+    stream = sys.stdin.buffer
     with os_errors_as("standard input cannot be read", UserError, "use `localspec run` for one answer"):
         while data := stream.readline():
             if offset == 0 and is_wide(data):  # a line of it does not end at a byte

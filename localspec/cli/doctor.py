@@ -42,7 +42,8 @@ def page(checks: Sequence[Check], *, colours: bool) -> Iterator[str]:
     """Yield the lines of the report: a line for each check, below it the command that fixes it."""
     width = max((len(check.name) for check in checks), default=0)
     for check in checks:
-        word, what = _WORDS[check.verdict], f"  {check.name:<{width}}  {check.text}"
+        word = _WORDS[check.verdict]
+        what = f"  {check.name:<{width}}  {check.text}"
         style = _STYLES[check.verdict]
         yield Styled(f"{style}{word}{_RESET}{safe_line(what)}") if colours else f"{word}{what}"
         if check.mend:

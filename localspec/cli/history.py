@@ -275,7 +275,8 @@ def _import(store: Store, args: argparse.Namespace) -> None:
     store.fill_file()
     chats = tuple(each.chat for each in added if each.is_new)
     grown = [each for each in added if not each.is_new and each.messages]
-    there, lacking = len(added) - len(chats) - len(grown), foreign.in_words(left_out)
+    there = len(added) - len(chats) - len(grown)
+    lacking = foreign.in_words(left_out)
     found = {
         "chats": list(map(_as_json, chats)),
         "continued": [_as_json(each.chat) | {"added": each.messages} for each in grown],

@@ -69,7 +69,8 @@ def _dispatch(argv: Sequence[str], open_screen: Verb, preload: GetReady) -> int:
         sys.stdout.write(f"localspec {__version__}\n")
         return 0
     if first == "--list-devices":  # llama.cpp's word
-        first, argv = "devices", ["devices", "--no-measure"]
+        first = "devices"
+        argv = ["devices", "--no-measure"]
     name = ALIASES.get(first, first)
     if name in VERBS:
         argv = argv[1:]

@@ -78,7 +78,8 @@ def lines(
 
 
 def _about(partner: DraftMatch, gain: MeasuredSpeedup | str | None) -> Iterator[str]:
-    verdict, placement = partner.verdict, partner.placement
+    verdict = partner.verdict
+    placement = partner.placement
     yield f"vocabulary: {verdict.reason}"
     words = remark(verdict.size_ratio)
     yield f"size: the target is {verdict.size_ratio:.1f} times larger{'; ' + words if words else ''}"

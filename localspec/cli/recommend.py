@@ -37,7 +37,8 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     args = parser().parse_args(argv)
-    options, date = ranking(machine_to_plan(args.machine), args.task), shipped().date
+    options = ranking(machine_to_plan(args.machine), args.task)
+    date = shipped().date
     value = {"date": date, "task": args.task, "pairs": [*map(_pair_json, options)]}
     shown = lines(options, len(options) if args.all else SHOWN)
     heading = () if args.machine is None else (planned_for(args.machine), "")

@@ -85,7 +85,8 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     args = arguments(argv)
-    asked, profiles = session_request(args), profiles_named(args.profile)
+    asked = session_request(args)
+    profiles = profiles_named(args.profile)
     request = with_config(pair_request(args))
     files = opening.find_files(request)
     system = asked.system

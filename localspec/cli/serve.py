@@ -116,11 +116,13 @@ def main(argv: Sequence[str]) -> int:
     is_local = _check_safe(args)
     usual = args.profile or AUTO
     by_name = _profiles(usual)
-    asked, request = session_request(args), pair_request(args)
+    asked = session_request(args)
+    request = pair_request(args)
     if args.models and not request.plans:
         raise UserError("--models and --no-fit cannot be combined", "without a plan, nothing knows what fits")
     pairs = read_config(config_dir() / "config.toml").pairs if args.models else ()
-    first, files = with_config(request), None
+    first = with_config(request)
+    files = None
     if request.is_named or not pairs:
         files = opening.find_files(first)
     embeddings = None if args.embeddings is None else local_file(args.embeddings, opening.TERMINAL)

@@ -62,7 +62,8 @@ def main(argv: Sequence[str]) -> int:
 
 def described(shape: ModelShape) -> list[str]:
     """Return a model in words."""
-    layers, windows = len(shape.layers), [layer.window for layer in shape.layers if layer.window]
+    layers = len(shape.layers)
+    windows = [layer.window for layer in shape.layers if layer.window]
     cached = [layer for layer in shape.layers if layer.key_values]
     kind = f"{shape.architecture}, {units.number(shape.parameters)} parameters in {shape.quant}"
     lines = [

@@ -72,7 +72,8 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(
             "--mode off does not speculate, so there is nothing to verify", "leave --mode out to test all"
         )
-    request, how = with_config(pair_request(args)), speculation_given(args)
+    request = with_config(pair_request(args))
+    how = speculation_given(args)
     files = opening.find_files(request)
     set_up_logging(verbose=args.verbose)
     if files.draft is not None and how.mode is None:

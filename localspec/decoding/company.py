@@ -15,7 +15,8 @@ class _SharedCurve(CostCurve):
     """The costs of calls that have rows of others besides: a row costs what it adds to all of them."""
 
     def __init__(self, curve: CostCurve, others: Callable[[], int]) -> None:
-        self._curve, self._others = curve, others
+        self._curve = curve
+        self._others = others
 
     def __call__(self, size: int) -> float:
         """Return the seconds of a call with `size` tokens of this answer."""
@@ -53,7 +54,8 @@ class _Stepping(CostCurve):
     """An answer's share of a draft step that drafts for others as well."""
 
     def __init__(self, curve: CostCurve, seat: Seat) -> None:
-        self._curve, self._seat = curve, seat
+        self._curve = curve
+        self._seat = seat
 
     def __call__(self, size: int) -> float:
         """Return the share."""

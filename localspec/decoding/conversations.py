@@ -79,14 +79,17 @@ class Conversations:
 
     def figures(self) -> SavedConversations:
         """Return the saved caches' size; callable from any thread."""
-        saved, disk = self._saved.copy(), self.store.disk
-        tokens, size = sum(len(each.tokens) for each in saved), sum(each.size for each in saved)
+        saved = self._saved.copy()
+        disk = self.store.disk
+        tokens = sum(len(each.tokens) for each in saved)
+        size = sum(each.size for each in saved)
         found = SavedConversations(len(saved), tokens, size, self.limit)
         return found if disk is None else replace(found, on_disk=disk.figures())
 
     def keep(self, limit: int, disk: DiskCopies | None = None) -> None:
         """Set the limit in bytes, and the copies on disk."""
-        self.store.limit, self.store.disk = limit, disk
+        self.store.limit = limit
+        self.store.disk = disk
         self._make_room(0, 0)
 
     def find_on_disk(
@@ -158,7 +161,8 @@ class Conversations:
 
         Return whether there was memory for the target's.
         """
-        text, disk = self._caches[0].cached_tokens(), self.store.disk
+        text = self._caches[0].cached_tokens()
+        disk = self.store.disk
         for each in self._saved.copy():
             if len(each.tokens) - common_prefix(each.tokens, text) < worth(each.tokens):
                 self._saved.remove(each)

@@ -158,7 +158,8 @@ class Engine:
         Drafts and verdicts draw from independent random streams: see `random_streams`.
         """
         self._reused = self.reused if segment else None
-        self._settled, self._is_unsent = self._settled if segment else len(prompt), False
+        self._settled = self._settled if segment else len(prompt)
+        self._is_unsent = False
         for_target, for_draft = random_streams(seed, len(prompt) - params.answer_start, segment)
         rules = params.rules
         drafted = rules.copy() if rules is not None and settings.mode == "ssd" else rules  # in its thread
@@ -215,7 +216,8 @@ class Engine:
         is_this_one = self._goes_on(common_prefix(self.decoder.cached_tokens(), text))
         if not is_this_one and not self.turn_to(text, evicts=False):
             return
-        self._settled, self._is_unsent = settled, True
+        self._settled = settled
+        self._is_unsent = True
         self.conversations.kept_as = kept_as
         state = self.drafters.state if drafts and not self.drafters.failure else None
         head = state.model if state is not None and state.model.is_head else None
@@ -275,7 +277,8 @@ def decode_in_segments(
         yield ModeChanged(mode_fallback.mode, mode_fallback.reason)
     for segment in count(first):
         if mode_fallback is not None:
-            mode, mode_fallback.may_return = mode_fallback.mode, not segment
+            mode = mode_fallback.mode
+            mode_fallback.may_return = not segment
             mode_fallback.begin()
         change: ModeChanged | None = None
         try:
@@ -293,7 +296,9 @@ def decode_in_segments(
                     if change is not None:
                         break
         except DraftError as error:
-            mode, mode_fallback, change = "off", None, ModeChanged("off", str(error), draft_failed=True)
+            mode = "off"
+            mode_fallback = None
+            change = ModeChanged("off", str(error), draft_failed=True)
         if change is None:
             return
         yield change

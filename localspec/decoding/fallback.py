@@ -51,7 +51,8 @@ class PlainCost:
 
     def at(self, depth: int) -> float | None:
         """Return the seconds at a depth: in proportion between two measured ones, else as at the nearest."""
-        known, place = self._known, depth // BUCKET
+        known = self._known
+        place = depth // BUCKET
         if place in known or not known:
             return known.get(place)
         places = sorted(known)
@@ -68,7 +69,8 @@ class _Rounds:
 
     def add(self, tokens: int, seconds: float, lost_s: float = 0.0) -> None:
         """Take a round."""
-        self.tokens, self.seconds = self.tokens + tokens, self.seconds + seconds
+        self.tokens = self.tokens + tokens
+        self.seconds = self.seconds + seconds
         self.lost.append(lost_s)
 
     @property
@@ -104,7 +106,8 @@ class ModeFallback:
         """Why the mode is not the wanted one."""
         self._plain = plain
         self._lately = _Rounds()
-        self._loss, self._lost_s = _Rounds(), 0.0  # rounds that lost more than they gained, and how much
+        self._loss = _Rounds()  # rounds that lost more than they gained
+        self._lost_s = 0.0  # how much they lost
         self._warm = False
         self._delivered: dict[Mode, float] = {}
         self._usual_s: dict[
@@ -132,19 +135,22 @@ class ModeFallback:
             return None
         known = self._delivered.get(self._best_higher()) if self._unproven else None
         self._lately.add(tokens, stats.seconds, 0.0 if known is None else stats.seconds - tokens / known)
-        rival, busy = self._rival(depth), self._busy(stats)
+        rival = self._rival(depth)
+        busy = self._busy(stats)
         if rival is not None and self._has_lost(rival, tokens, stats.seconds, busy):
             return self._down(rival)
         if not self._lately.are_many:
             return None
-        lately, self._lately = self._lately, _Rounds()
+        lately = self._lately
+        self._lately = _Rounds()
         return None if self.mode == self.wanted else self._up(lately)
 
     def _busy(self, stats: RoundStats) -> float:
         """Return the ratio of the target's last call to its recent time; plain decoding would be as slow."""
         if not stats.verify_s > 0:
             return 1.0
-        size, now_s = stats.drafted + 1, stats.verify_s
+        size = stats.drafted + 1
+        now_s = stats.verify_s
         usual = self._usual_s.setdefault(size, now_s)
         self._usual_s[size] = usual + BUSY_RATE * (min(now_s, OUTLIER * usual) - usual)
         return max(1.0, now_s / usual)
@@ -166,7 +172,8 @@ class ModeFallback:
         if self._lost_s > 0:
             self._loss.add(tokens, seconds, lost_s)
         else:
-            self._loss, self._lost_s = _Rounds(), 0.0
+            self._loss = _Rounds()
+            self._lost_s = 0.0
         is_long = self._loss.seconds >= MANY_S * 2**self._returns
         if is_long and self._lost_s > limit_s and self._loss.surely_lose:
             return True
@@ -174,7 +181,8 @@ class ModeFallback:
             return False
         if self._lately.rate < (1.0 - MARGIN) * rate:
             return True
-        self._trial, self._patience = None, FIRST_PATIENCE
+        self._trial = None
+        self._patience = FIRST_PATIENCE
         return False
 
     def _down(self, rival: _Rival) -> ModeChanged:
@@ -183,7 +191,8 @@ class ModeFallback:
         slow = f"{MODE_NAMES[self.mode]} was slower than {MODE_NAMES[lower]}"
         figures = f"{units.rate(loss.rate)} against {units.rate(rate)} tokens/s"
         if self._trial is not None:
-            self._trial, self._patience = None, 2 * self._patience
+            self._trial = None
+            self._patience = 2 * self._patience
         else:
             self._unproven, lower = True, _MODES[_MODES.index(self.mode) + 1]
         return self._change(lower, loss.rate, f"{slow}, {figures}; now {MODE_NAMES[lower]}")
@@ -197,8 +206,10 @@ class ModeFallback:
         """Return to a higher mode: plain decoding is slower than it seemed, or it is time for a trial."""
         if not self.may_return:
             return None
-        rate, best = lately.rate, self._best_higher()
-        unproven, self._unproven = self._unproven, False
+        rate = lately.rate
+        best = self._best_higher()
+        unproven = self._unproven
+        self._unproven = False
         delivered = self._delivered[best]
         if unproven and rate < (1.0 - MARGIN) * delivered and lately.surely_lose:
             self._returns += 1
@@ -213,7 +224,11 @@ class ModeFallback:
 
     def _change(self, mode: Mode, rate: float, reason: str) -> ModeChanged:
         self._delivered[self.mode] = rate
-        self.mode, self.reason = mode, reason
-        self._lately, self._loss, self._lost_s = _Rounds(), _Rounds(), 0.0
-        self._warm, self._waited = False, 0
+        self.mode = mode
+        self.reason = reason
+        self._lately = _Rounds()
+        self._loss = _Rounds()
+        self._lost_s = 0.0
+        self._warm = False
+        self._waited = 0
         return ModeChanged(mode, reason)

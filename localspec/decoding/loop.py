@@ -64,12 +64,15 @@ class Decoder:
         The first round verifies an empty draft, so the first token does not wait for the drafter.
         Raises `DraftError` between two rounds if the drafter fails, `EngineError` if the target fails.
         """
-        text, draft, emitted = list(prompt), Draft(), 0
+        text = list(prompt)
+        draft = Draft()
+        emitted = 0
         uniforms = BufferedUniforms(random)
         try:
             with failing(drafter.model_name):
                 drafter.begin(text)
-            clock, free = _Clock(self.model, drafter), replace(params, rules=None)
+            clock = _Clock(self.model, drafter)
+            free = replace(params, rules=None)
             ruled = params
             params = self._prepared(ruled, free, text, draft)
             rows = yield from self._read(text)
@@ -82,7 +85,8 @@ class Decoder:
                 scores = _scores(tokens, rows, params.top_logprobs)
                 self._forget(len(text) + min(outcome.accepted, len(tokens)))
                 text += tokens
-                is_first, emitted = not emitted, emitted + len(tokens)
+                is_first = not emitted
+                emitted = emitted + len(tokens)
                 done = close_round(draft, outcome, tokens, clock.lap(), None if is_first else policy)
                 room = min(params.max_tokens - emitted, self.model.context_size - len(text))
                 is_last = tokens[-1] in params.end_tokens or room <= 0
@@ -198,8 +202,11 @@ class _Clock:
     def lap(self) -> RoundTimes:
         """End a round and return its times."""
         now = self._totals()
-        last, self._last = self._last, now
-        verify_s, draft_s, wait_s = now[0] - last[0], now[1] - last[1], now[2] - last[2]
+        last = self._last
+        self._last = now
+        verify_s = now[0] - last[0]
+        draft_s = now[1] - last[1]
+        wait_s = now[2] - last[2]
         python_s = time.perf_counter() - self._started - verify_s - draft_s - wait_s
         # a call counts where it ends, also one that began a round before
         return RoundTimes(verify_s, draft_s, wait_s, python_s, min(now[3] - last[3], verify_s))

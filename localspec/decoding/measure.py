@@ -138,7 +138,9 @@ class _CallTimer:
 
         The first cycle is in their order, later ones are shuffled, so drift favours none.
         """
-        late, reached, random = time.perf_counter() + self.budget_s / MIN_PASSES, list[int](), Random(0)
+        late = time.perf_counter() + self.budget_s / MIN_PASSES
+        reached = list[int]()
+        random = Random(0)
         for size in sizes:
             if len(reached) >= self.fewest and time.perf_counter() > late:
                 break
@@ -156,7 +158,8 @@ class _CallTimer:
         """
         from concurrent.futures import ThreadPoolExecutor  # 5 ms
 
-        stop, done = threading.Event(), threading.Event()
+        stop = threading.Event()
+        done = threading.Event()
 
         def work() -> None:
             for lap, width in self._laps(self.widths):
@@ -213,7 +216,8 @@ def time_calls(
     from statistics import median, quantiles
 
     sizes = [size for size in _telling_first(request.verify_sizes) if size < target.context_size // 2]
-    widths, budget_s = _telling_first(request.step_widths), request.budget_s
+    widths = _telling_first(request.step_widths)
+    budget_s = request.budget_s
     passages = _Passages(target.vocabulary_size, request.text) if request.text else None
     timer = _CallTimer(target, draft, sizes, widths, MIN_WISHED, MAX_PASSES, budget_s, passages)
     together = request.together and draft is not None
@@ -239,7 +243,8 @@ def compare_passes(target: LanguageModel, text: Sequence[int], budget_s: float) 
     """Time passes of a few sizes over neighbours of a text and over unrelated tokens, alternately."""
     from statistics import median
 
-    neighbours, unrelated = _Passages(target.vocabulary_size, text), _Passages(target.vocabulary_size)
+    neighbours = _Passages(target.vocabulary_size, text)
+    unrelated = _Passages(target.vocabulary_size)
     times = defaultdict[int, list[tuple[float, float]]](list)
     with _scratch(target, min(COMPARED_DEPTH, target.context_size // 2), neighbours):
         for size in COMPARED_SIZES:  # untimed: a GPU makes its programs
@@ -266,7 +271,8 @@ def _medians(times: dict[int, list[float]]) -> tuple[tuple[int, float], ...]:
 def _telling_first(sizes: Iterable[int]) -> list[int]:
     """Return sizes in an order in which each is the farthest from those before, to show the curve early."""
     rest = sorted(set(sizes))
-    order, rest = rest[:2], rest[2:]
+    order = rest[:2]
+    rest = rest[2:]
     while rest:
         order.append(max(rest, key=lambda size: min(abs(size - known) for known in order)))
         rest.remove(order[-1])
@@ -286,7 +292,8 @@ def _unrelated(vocabulary_size: int, count: int) -> list[int]:
 
 
 def _evaluate(model: LanguageModel, size: int, passages: _Passages | None = None) -> float:
-    length, before = model.length(), model.busy_s
+    length = model.length()
+    before = model.busy_s
     again = min(size - 1, REREAD) if model.rereads else 0
     tokens = passages.piece(size + again) if passages else _unrelated(model.vocabulary_size, size + again)
     model.evaluate(tokens, size)

@@ -42,7 +42,9 @@ class Asked:
     """What an answer has asked a model for, and the part that is done."""
 
     def __init__(self, seat: Seat, tokens: Sequence[int], rows: int, number: int) -> None:
-        self.seat, self.tokens, self.rows = seat, tokens, rows
+        self.seat = seat
+        self.tokens = tokens
+        self.rows = rows
         self.number = number  # in the order in which answers asked
         self.done = 0
         self.has_had_a_call = False  # since the target's last one
@@ -72,7 +74,8 @@ class Cells:
     """The cells of a shared model: which prefixes several sequences share."""
 
     def __init__(self, model: SeveralSeats, seats: Sequence[Seat]) -> None:
-        self._model, self._seats = model, seats
+        self._model = model
+        self._seats = seats
         self._shared: dict[Seat, tuple[Seat, int]] = {}  # the source of a prefix, and its length
 
     def shared(self, source: Seat, target: Seat, length: int) -> None:
@@ -111,9 +114,11 @@ class SharedPasses:
             tuple(Seat(model, number, self) for model in self._models) for number in range(target.seats)
         ]
         for model, seats in zip(self._models, zip(*self.seats, strict=True), strict=True):
-            cells, lock = Cells(model, seats), threading.RLock()
+            cells = Cells(model, seats)
+            lock = threading.RLock()
             for seat in seats:
-                seat.cells, seat.lock = cells, lock
+                seat.cells = cells
+                seat.lock = lock
 
     def ask(self, seat: Seat, tokens: Sequence[int], rows: int) -> Rows:
         """Append tokens to a seat's sequence in a call with others; raises its error, or `Cancelled`."""
@@ -168,7 +173,8 @@ class SharedPasses:
         with self._lock:
             runs = self._chosen()
             self._in_call = [asked for asked, _ in runs]
-        seconds, found = 0.0, list[Rows]()
+        seconds = 0.0
+        found = list[Rows]()
         if runs:
             seat = runs[0][0].seat
             before = seat.model.busy_s
@@ -192,13 +198,16 @@ class SharedPasses:
             self._call_if_all_ask(caller if caller.asked is not None else None)
 
     def _hand_out(self, runs: list[tuple[Asked, int]], found: list[Rows], seconds: float) -> None:
-        total, rows = len(runs), sum(asked.rows for asked, _ in runs)
+        total = len(runs)
+        rows = sum(asked.rows for asked, _ in runs)
         reads = any(asked.is_reading or asked.left > count for asked, count in runs)
         read = sum(count for asked, count in runs if asked.is_reading)
         for (asked, count), part in zip(runs, found, strict=True):
             seat = asked.seat
             seat.spent_s += seconds
-            seat.others, seat.calls, seat.was_reading = rows - asked.rows, total, reads
+            seat.others = rows - asked.rows
+            seat.calls = total
+            seat.was_reading = reads
             asked.done += count
             if not asked.left:
                 self._end(seat.participant, part)
@@ -227,7 +236,8 @@ class SharedPasses:
         """
         asked = sorted((each.asked for each in self._participants if each.asked), key=_number)
         self._may_take_s = READING_S if all(each.is_reading for each in asked) else STALL_S
-        target, draft = self._models[0], self._models[-1]
+        target = self._models[0]
+        draft = self._models[-1]
         drafting = [each for each in asked if each.seat.model is not target]
         verifying = [each for each in asked if each.seat.model is target]
         if drafting and (not verifying or any(not each.has_had_a_call for each in drafting)):
@@ -242,11 +252,14 @@ class SharedPasses:
 
     def _fitting(self, model: SeveralSeats, asked: Sequence[Asked]) -> list[tuple[Asked, int]]:
         """Return the parts that fit into a call: whole drafts, the oldest first, and pieces of prompts."""
-        tokens, rows, runs = model.max_tokens, model.max_rows, list[tuple[Asked, int]]()
+        tokens = model.max_tokens
+        rows = model.max_rows
+        runs = list[tuple[Asked, int]]()
         for each in asked:
             if not each.is_reading and each.left <= tokens and each.rows <= rows:
                 runs.append((each, each.left))
-                tokens, rows = tokens - each.left, rows - each.rows
+                tokens = tokens - each.left
+                rows = rows - each.rows
         for each, share in self._shares(asked, min(self._piece(model), tokens)):
             count = share - 1 if share == each.left and each.rows > rows else share
             if count > 0:
@@ -314,7 +327,8 @@ class Seat(LanguageModel):
     lock: AbstractContextManager[bool]  # of the model, around everything but calls of one that is alone
 
     def __init__(self, model: SeveralSeats, number: int, passes: SharedPasses) -> None:
-        self.model, self.sequence = model, model.seat(number)
+        self.model = model
+        self.sequence = model.seat(number)
         self.participant = NO_ONE
         self.promised = 0  # tokens of the prompt that its answer will read
         self.wanted: int | None = None  # candidates of a row

@@ -76,7 +76,8 @@ class CostCurve:
     def _forget(self, at: int) -> None:
         """Forget the answers that depend on the point at an index; outside of all points, they may on any."""
         sizes, _ = self._table
-        low, high = sizes[max(at - 1, 0)], sizes[min(at + 1, len(sizes) - 1)]
+        low = sizes[max(at - 1, 0)]
+        high = sizes[min(at + 1, len(sizes) - 1)]
         for size in list(self._answers):  # a copy: others may add some meanwhile
             if size == sizes[at] or low < size < high or not sizes[0] <= size <= sizes[-1]:
                 del self._answers[size]
@@ -124,7 +125,8 @@ class Calibrator:
     def __call__(self, own: float) -> float:
         """Return the chance of something to which the model gives one of 0 to 1."""
         knot, beyond = _knot(own)
-        low, high = self._corrections[knot], self._corrections[knot + 1]
+        low = self._corrections[knot]
+        high = self._corrections[knot + 1]
         return min(1.0, own * (low + beyond * (high - low)))
 
     def observe(self, own: float, *, is_true: bool) -> None:
@@ -183,7 +185,8 @@ class AcceptanceCalibration(AcceptanceBins):
 
     def __init__(self) -> None:
         super().__init__()
-        self._recent_accepted, self._recent_judged = PRIOR_WEIGHT * PRIOR_MEAN, PRIOR_WEIGHT
+        self._recent_accepted = PRIOR_WEIGHT * PRIOR_MEAN
+        self._recent_judged = PRIOR_WEIGHT
         # of outcomes, for prepared drafts
         self.judged = Calibrator()  # of a judged token, by the draft model's chance for just this token
         self.after_rejection = Calibrator()  # of a token to be the bonus token, by its share of all
@@ -280,10 +283,13 @@ class SpeculationPolicy:
             return False
         if self.exploring:
             return drafted < EXPLORE_LENGTH
-        step_s, added = self.step(1), self._added_up_to(limit)
+        step_s = self.step(1)
+        added = self._added_up_to(limit)
         values, reach = self.values(confidences)
-        usual, token_s = self.calibration.mean, self.seconds_per_token
-        best, value = max(values), values[-1] - delay_s
+        usual = self.calibration.mean
+        token_s = self.seconds_per_token
+        best = max(values)
+        value = values[-1] - delay_s
         for length in range(drafted, limit):
             reach *= usual
             value += reach * token_s - added[length] - step_s
@@ -316,8 +322,11 @@ class SpeculationPolicy:
 
     def values(self, confidences: Sequence[float]) -> tuple[list[float], float]:
         """Return the value of a draft of each length from 0, in seconds, and the chance of the longest."""
-        value, values, reach = 0.0, [0.0], 1.0
-        chance, token_s = self.calibration.chance, self.seconds_per_token
+        value = 0.0
+        values = [0.0]
+        reach = 1.0
+        chance = self.calibration.chance
+        token_s = self.seconds_per_token
         for confidence, added_s in zip(confidences, self._added_up_to(len(confidences)), strict=False):
             reach *= chance(confidence)
             value += reach * token_s - added_s
@@ -339,7 +348,8 @@ class SpeculationPolicy:
 
     def _may_pay(self, reach: float, length: int, limit: int) -> bool:
         """Return whether a token is worth it, alone or with further ones of the average chance."""
-        value, usual = 0.0, self.calibration.mean
+        value = 0.0
+        usual = self.calibration.mean
         for further in range(length, limit + 1):
             value += self.gain(reach, further)
             if value > 0:

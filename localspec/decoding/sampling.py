@@ -150,7 +150,8 @@ def probability(distribution: Distribution, token: int) -> float:
 
 def probabilities(distribution: Distribution, ids: Ids) -> Floats:
     """Return the probabilities of some tokens, 0 outside the support."""
-    support, probs = distribution.ids, distribution.probs
+    support = distribution.ids
+    probs = distribution.probs
     if support is None:
         return probs[ids]
     order = support.argsort()
@@ -163,7 +164,8 @@ def draw(distribution: Distribution, uniform: float) -> int:
 
     A token of probability 0 is never returned.
     """
-    ids, probs = distribution.ids, distribution.probs
+    ids = distribution.ids
+    probs = distribution.probs
     cumulative = list(accumulate(probs.tolist())) if len(probs) <= FEW else probs.cumsum()
     total = cumulative[-1]
     index = bisect_right(cumulative, uniform * total)
@@ -288,7 +290,8 @@ def penalised_row(logits: Logits, sampling: Sampling, history: Sequence[int]) ->
     if not history or not penalises(sampling):
         return logits
     recent = Counter(history[-sampling.penalty_window :])
-    row, tokens = logits.copy(), list(recent)
+    row = logits.copy()
+    tokens = list(recent)
     row[tokens] = _lowered(row[tokens].astype(np.float64), list(recent.values()), sampling)
     return row
 
@@ -301,7 +304,8 @@ def penalised_candidates(
 ) -> tuple[list[int], list[float]]:
     """Return some tokens with their logits after penalties, best first."""
     recent = Counter(history[-sampling.penalty_window :])
-    known, counts = np.asarray(ids), [recent[int(token)] for token in ids]
+    known = np.asarray(ids)
+    counts = [recent[int(token)] for token in ids]
     values = _lowered(np.asarray(logits, dtype=np.float64), counts, sampling)
     order = (-values).argsort(kind="stable")
     return known[order].tolist(), values[order].tolist()

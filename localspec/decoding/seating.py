@@ -35,9 +35,11 @@ class ConversationPlace(Generic[AnyEngine]):
 
     def sit(self, participant: Participant | None, prompt: int = 0) -> None:
         """Give the place to an answer with a prompt of that length, or to none."""
-        self.participant, self.prompt = participant, prompt
+        self.participant = participant
+        self.prompt = prompt
         for seat in self.seats:
-            seat.participant, seat.promised = participant or NO_ONE, prompt
+            seat.participant = participant or NO_ONE
+            seat.promised = prompt
 
     def shared(self, text: Sequence[int]) -> int:
         """Return the length of the prefix of a text that is here; of an answer's text only in its prompt."""
@@ -233,7 +235,8 @@ class Seating(Generic[AnyEngine]):
         if not free:
             return None
         shared = {place: place.shared(text) if reuses else 0 for place in self.places}
-        source, place = max(self.places, key=shared.__getitem__), self._best_of(free, shared, text)
+        source = max(self.places, key=shared.__getitem__)
+        place = self._best_of(free, shared, text)
         new = len(text) - shared[source] + AHEAD * len(self._present)
         for seat in place.seats:
             dropped = max(0, seat.length() - shared[place])

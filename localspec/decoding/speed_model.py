@@ -113,7 +113,8 @@ def ssd_speed(
     Prepared outcomes are thought to hit as often as a draft's tokens are known to be accepted.
     """
     hits = HIT_RATE if acceptance is None else acceptance
-    step_s, branches_s = step(1), step(BRANCHES)
+    step_s = step(1)
+    branches_s = step(BRANCHES)
 
     def speed(length: int) -> PredictedSpeed:
         prepare_s = length * (branches_s + PYTHON_S)

@@ -39,7 +39,8 @@ class HitCounter:
 
     def change(self, mode: Mode) -> None:
         """Continue in another mode."""
-        self._mode, self._segment_begins = mode, True
+        self._mode = mode
+        self._segment_begins = True
 
 
 class Tally:
@@ -62,7 +63,8 @@ class Tally:
     def add(self, stats: RoundStats, tokens: int, now_s: float) -> None:
         """Add a round that ended `now_s` seconds after the start of the answer; the first read the prompt."""
         if not self.tokens:
-            self._first_token_s, self._prompt_s = now_s, stats.verify_s
+            self._first_token_s = now_s
+            self._prompt_s = stats.verify_s
         else:
             self._stats.append(stats)
         self._hits.add(stats.origin)

@@ -222,14 +222,17 @@ class LoopDetector:
 
     def add(self, token: int) -> bool:
         """Add the next token and return whether the text now ends in a repetition loop."""
-        tokens, length = self._tokens, self._length
+        tokens = self._tokens
+        length = self._length
         goes_on = length > 0 and tokens[-length] == token
         tokens.append(token)
-        latest, end = tuple(tokens[-_LATEST:]), len(tokens)
+        latest = tuple(tokens[-_LATEST:])
+        end = len(tokens)
         if goes_on:
             self._repeated += 1
         elif earlier := self._ends.get(latest):
-            self._length, self._repeated = end - earlier, _LATEST
+            self._length = end - earlier
+            self._repeated = _LATEST
         else:
             self._length = self._repeated = 0
         self._ends[latest] = end
@@ -312,7 +315,8 @@ class AnswerEvents:
             if self._ending is not None:
                 return
             if self._closes_thinking:
-                self._closes_thinking, self.thinking_is_to_be_closed = False, goes_on
+                self._closes_thinking = False
+                self.thinking_is_to_be_closed = goes_on
                 return
             if wants_pause() and goes_on:
                 self.paused = True

@@ -62,7 +62,8 @@ def random_streams(
 
 def judge(draft: Draft, rows: Rows, text: list[int], params: DecodeParams, random: Uniforms) -> VerifyOutcome:
     """Judge a draft that follows a text by the target's candidates, as the answer chooses its tokens."""
-    sampling, rules = params.sampling, params.rules
+    sampling = params.sampling
+    rules = params.rules
     start = max(params.answer_start, len(text) - sampling.penalty_window)
     history = text[start:] if penalises(sampling) else None
     best_decides = sampling.is_greedy and history is None and rules is None
@@ -92,7 +93,8 @@ def verify(draft: Draft, target: Target, acceptance: Acceptance, rng: Uniforms) 
     """
     for accepted, token in enumerate(draft.tokens):
         p = target(accepted)
-        judging, picking = rng.random(), rng.random()
+        judging = rng.random()
+        picking = rng.random()
         q = draft.q[accepted] if draft.q is not None else None
         if acceptance == "match" or q is None or len(q.probs) == 1:
             own = draw(p, picking)

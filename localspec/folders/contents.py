@@ -85,14 +85,16 @@ def walk(base: Path, enters: Callable[[Entry], bool]) -> Iterator[Scan]:
 def matches(base: Path, pattern: PathPattern) -> Matches:
     """Return the files and links below a folder that a pattern matches."""
     found: list[Entry] = []
-    ignored, is_cut = 0, False
+    ignored = 0
+    is_cut = False
 
     def enters(entry: Entry) -> bool:
         is_deep_enough = pattern.depth is not None and entry.path.count("/") + 1 >= pattern.depth
         return not is_deep_enough and (not entry.is_closed or pattern.names_itself(entry.name))
 
     for scan in walk(base, enters):
-        ignored, is_cut = ignored + scan.ignored, is_cut or scan.is_cut
+        ignored = ignored + scan.ignored
+        is_cut = is_cut or scan.is_cut
         found += [
             each for each in scan.entries if not each.is_folder and pattern.matches(each.path.split("/"))
         ]

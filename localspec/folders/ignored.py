@@ -15,7 +15,8 @@ from localspec.errors import UserError
 from localspec.folders.patterns import PathPattern, path_pattern
 from localspec.storage.regular_file import read_regular
 
-_FILE, _EXCLUDE = ".gitignore", (".git", "info", "exclude")
+_FILE = ".gitignore"
+_EXCLUDE = (".git", "info", "exclude")
 _LONGEST = 256 * 1024  # bytes of a file of rules that are read
 _TRAILING_BLANKS = re.compile(r"(?<!\\) +\Z")
 

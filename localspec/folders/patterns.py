@@ -36,7 +36,8 @@ class PathPattern:
                 here += 1
                 again = (at, here)
             elif here < len(self.names) and self._fits(here, path[at]):
-                at, here = at + 1, here + 1
+                at = at + 1
+                here = here + 1
             elif again is not None and (self.finds_hidden[again[1] - 1] or path[again[0]][:1] != "."):
                 again = (again[0] + 1, again[1])
                 at, here = again

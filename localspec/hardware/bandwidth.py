@@ -128,9 +128,12 @@ class Rates:
 
 
 Measured = MemoryRate | RateFailure | SumCost | SumFailure
-_FEWEST, _MOST = 3, 25
+_FEWEST = 3
+_MOST = 25
 """How often one thing is timed: the median of three is not moved by a single hiccup."""
-_CARD_BYTES, _CPU_BYTES = 2**30, 2**29  # larger than any cache
+# larger than any cache
+_CARD_BYTES = 2**30
+_CPU_BYTES = 2**29
 _MIN_BYTES = 2**26  # what fits a cache says nothing about memory
 _WIRE_BYTES = 2**21
 _SUM_BYTES = 2**14, 2**21  # of one token, and of many
@@ -257,7 +260,8 @@ def judge(machine: Machine) -> tuple[str, ...]:
     notes = list(map(str, machine.failures))
     rates = {rate.device: rate for rate in machine.rates}
     for device in machine.devices:
-        rate, possible = rates.get(device.id), device.theoretical_rate
+        rate = rates.get(device.id)
+        possible = device.theoretical_rate
         if rate is not None and possible and rate.read < _FAR_BELOW * possible:
             notes.append(
                 f"{device.id} reads its memory at {bandwidth(rate.read)}, {rate.read / possible:.0%} of "
@@ -270,7 +274,8 @@ def judge(machine: Machine) -> tuple[str, ...]:
 
 
 def _lanes_note(device: DeviceInfo) -> str:
-    width, most = device.pcie_width, device.pcie_width_max
+    width = device.pcie_width
+    most = device.pcie_width_max
     if width is None or most is None or width >= most:
         return ""
     lanes = "1 of its" if width == 1 else f"{width} of its"

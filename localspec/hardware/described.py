@@ -21,8 +21,11 @@ GPU_KEYS = ("id", "name", "memory", "free", "rate", "measured", "pcie", "unified
 MAX_GPUS = 16  # of llama.cpp
 _MEMORY_EXAMPLE = 'write its size and unit: memory = "64 GB"'
 _RATE_EXAMPLE = 'write bytes per second, as makers state them: rate = "360 GB/s"'
-_LEAST_MEMORY, _MOST_MEMORY = 2**28, 2**46
-_LEAST_RATE, _MOST_RATE = 10**8, 10**14  # bytes per second
+_LEAST_MEMORY = 2**28
+_MOST_MEMORY = 2**46
+# bytes per second
+_LEAST_RATE = 10**8
+_MOST_RATE = 10**14
 _LONGEST_NAME = 60
 _USUAL_CORES = 8
 _SYSTEM = 4 * 2**30  # that the system and other programs take of the memory, but at most half of it

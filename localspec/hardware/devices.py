@@ -58,7 +58,9 @@ def look(timeout_s: float = TIMEOUT_S, *, via: ValuesOf | None = None) -> Detect
     Raises `UserError` where a backend is to be loaded that cannot be.
     `via` asks in a process that is there already, such as `Worker.values_of`.
     """
-    found, cards, trouble = BackendReport(), nvml.Cards(), None
+    found = BackendReport()
+    cards = nvml.Cards()
+    trouble = None
     try:
         for answer in values_of(ask, timeout_s) if via is None else via(ask):
             if isinstance(answer, BackendReport):
@@ -167,7 +169,8 @@ def processor(cores: int, root: Path = Path("/")) -> Machine:
 
     Notes mention the limits of a container.
     """
-    whole, limits = psutil.virtual_memory().total, []
+    whole = psutil.virtual_memory().total
+    limits = []
     total = min((whole, *(limit for limit, _ in memory_limits(root))))
     if total < whole:
         limits.append(

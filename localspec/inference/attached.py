@@ -54,7 +54,8 @@ class Server:
 
     def __init__(self, address: str, key: str | None = None, name: str = "") -> None:
         """Take the address, the API key, and the name for the user."""
-        self.name, self._key = name or f"the server at {address}", key
+        self.name = name or f"the server at {address}"
+        self._key = key
         self._parts = urlsplit(address if "://" in address else f"http://{address}")
 
     def call(self, verb: str, kind: type[T], value: object = None, limit_s: float = TIMEOUT_S) -> T:
@@ -68,7 +69,8 @@ class Server:
 
         `limit_s` is for each part of the response; leaving the block early cancels it.
         """
-        parts, headers = self._parts, {"Content-Type": "application/json", "X-Answer": name}
+        parts = self._parts
+        headers = {"Content-Type": "application/json", "X-Answer": name}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
         opens = HTTPSConnection if parts.scheme == "https" else HTTPConnection
@@ -100,7 +102,9 @@ class AttachedModels:
                 f"{server.name} has LocalSpec {about.version}, and this is {__version__}",
                 "update the older one",
             )
-        self.target, self.draft, self.notes = about.target, about.draft, about.notes
+        self.target = about.target
+        self.draft = about.draft
+        self.notes = about.notes
 
     def generate(self, request: Request) -> Generator[GenerationEvent]:
         """Yield the answer as it is written; closing the iterator gives it up.
@@ -189,7 +193,8 @@ def _refused(status: int, body: bytes) -> Exception:
     problem: Any = {}
     with suppress(ValueError, LookupError, TypeError):
         problem = dict(json.loads(body)["error"])
-    message, code = str(problem.get("message", f"HTTP {status}")), problem.get("code", status)
+    message = str(problem.get("message", f"HTTP {status}"))
+    code = problem.get("code", status)
     if problem.get("type") == "exceed_context_size_error":
         return ContextFullError(message)
     if code == 503:

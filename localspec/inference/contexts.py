@@ -127,7 +127,8 @@ class Contexts:
         Only recurrent states are limited. Their memory is not given back, because modes change often. Too
         little of it is tried and reported once; none for any draft is reported every time.
         """
-        target, longest = self.target, min(longest, STATE_DRAFT)
+        target = self.target
+        longest = min(longest, STATE_DRAFT)
         if not isinstance(target, RecurrentContext) or longest <= target.max_draft:
             return ""
         is_new = longest > self._longest_asked
@@ -160,7 +161,8 @@ class Contexts:
 
     def costs_file(self, *, together: bool) -> Path | None:
         """Return the file of call costs, for one model at work at a time or both; None without one."""
-        target, draft = self._plan.target, self._plan.draft
+        target = self._plan.target
+        draft = self._plan.draft
         with suppress(UserError):
             if self._plan.remembers_costs:
                 identity = identify(target, draft, facts_here())
@@ -299,7 +301,8 @@ class CostedEngine(Engine):
         if known is not None:
             return known
         if together not in self.known.assumed:
-            target, draft = self._contexts.target.model.header, self._contexts.draft
+            target = self._contexts.target.model.header
+            draft = self._contexts.draft
             share = 1.0 if draft is None else draft.model.header.weight_bytes / target.weight_bytes
             on_card = self._contexts.on_card
             self.known.assumed[together] = assumed_costs(min(1.0, share), on_card=on_card)
@@ -350,13 +353,15 @@ class CostedEngine(Engine):
         self, together: bool, models: tuple[LanguageModel, LanguageModel | None] | None = None
     ) -> LatencyModel:
         """Measure and save call costs, in empty caches or after the text in some."""
-        models, on_card = models or self.alone(together=together), self._contexts.on_card
+        models = models or self.alone(together=together)
+        on_card = self._contexts.on_card
         try:
             found = measure(*models, MEASURE_S, together=together, on_card=on_card)
         except DraftError as error:
             self.leave_out_draft(error)
             return measure(models[0], None, MEASURE_S, together=together, on_card=on_card)
-        verify, step = found.verify.points(), found.step.points()
+        verify = found.verify.points()
+        step = found.step.points()
         if not together:
             self.plain.observe(PREFIX, found.verify(1))
         file = self._contexts.costs_file(together=together)
@@ -420,7 +425,8 @@ class CostedEngine(Engine):
         segment: int,
     ) -> Rounds:
         """Decode one segment of an answer, with the CPU's threads where they are needed."""
-        together, contexts = settings.mode == "ssd", self._contexts
+        together = settings.mode == "ssd"
+        contexts = self._contexts
         latency = self.costs_in(settings.mode)
         contexts.share_threads(together=together)
         contexts.give_target(together=False)  # the prompt is read with all threads
@@ -478,8 +484,10 @@ def _check_memory(model: Model, options: ModelOptions, sequences: int) -> None:
     """Refuse a KV cache that plainly does not fit into memory: Linux would kill the process instead."""
     if not model.allocated or model.cards:
         return  # nothing is taken, or a GPU says no by itself
-    shape, request = read_shape(options.path), request_of(options, sequences=sequences)
-    needed, free = sum(cache_bytes(shape, request, layer) for layer in shape.layers), free_memory()
+    shape = read_shape(options.path)
+    request = request_of(options, sequences=sequences)
+    needed = sum(cache_bytes(shape, request, layer) for layer in shape.layers)
+    free = free_memory()
     if needed > free:
         raise UserError(
             f"{options.context:,} tokens of context need {needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free",

@@ -36,8 +36,10 @@ def identity_of(context: Context, facts: MachineFacts) -> str:
     programs and processors that computed it, and whether the context is one for which llama.cpp turns
     positions in another way (LongRoPE).
     """
-    model, options = context.model, context.options
-    header, first = model.header, options.path
+    model = context.model
+    options = context.options
+    header = model.header
+    first = options.path
     split = part_name(first.name)
     parts = [first.with_name(name) for name in split.every] if split else [first]
     own = f"{header.architecture}."
@@ -66,7 +68,8 @@ class DiskHome:
 
     def __init__(self, limit: int, models: Sequence[str], context: int) -> None:
         """Take the limit in bytes, the `identity_of` the target and the draft model, and the longest text."""
-        self._folder, self._context = CacheFolder(limit, models), context
+        self._folder = CacheFolder(limit, models)
+        self._context = context
         self._changed = threading.Condition()
         self._due: dict[ConversationCopy, float] = {}  # when each is to be written
         self._leaving: ConversationCopy | None = None  # memory
@@ -85,12 +88,14 @@ class DiskHome:
             files, damaged = self._folder.files()
             for problem in damaged:
                 self._tell("a saved cache was damaged, and is deleted", problem)
-            found, gain = None, 0
+            found = None
+            gain = 0
             for each in files:
                 more = shared(each.tokens, text) - at_hand
                 fits = len(each.tokens) <= self._context and each.size <= most
                 if fits and more > gain and more >= max(_FEWEST, len(each.tokens) // _SHARE):
-                    found, gain = each, more
+                    found = each
+                    gain = more
             return None if found is None else self._folder.read(found, state_memory, is_wanted)
         except (OSError, LocalSpecError, DamagedFileError) as error:
             if not isinstance(error, FileNotFoundError):  # another program has removed it
@@ -117,7 +122,8 @@ class DiskHome:
             if self._leaving in self._due:
                 del self._due[copy]
             else:
-                self._leaving, self._due[copy] = copy, 0.0
+                self._leaving = copy
+                self._due[copy] = 0.0
                 self._changed.notify_all()
 
     def forget(self, name: str) -> None:
@@ -158,7 +164,8 @@ class DiskHome:
             except (OSError, LocalSpecError) as error:
                 self._tell("the cache of a conversation cannot be saved", error)
             with self._changed:
-                self._writing, is_forgotten = None, copy.kept_as in self._forgotten
+                self._writing = None
+                is_forgotten = copy.kept_as in self._forgotten
                 self._changed.notify_all()
             if is_forgotten and copy.kept_as:  # while it got its name
                 with suppress(LocalSpecError):

@@ -23,7 +23,8 @@ class Embedder:
 
     def __init__(self, options: ModelOptions) -> None:
         """Open it; raises UserError and EngineError."""
-        self._options, self._lock = options, threading.Lock()
+        self._options = options
+        self._lock = threading.Lock()
         self._child, self.info = self._started()
 
     def embed(self, text: str | Sequence[int | str]) -> Embedding:

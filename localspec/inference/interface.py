@@ -105,7 +105,8 @@ class ReadsAhead(OpenModels, Protocol):
 
 def check_room(tokens: int, target: ModelInfo) -> None:
     """Raise ContextFullError for a prompt that leaves no token of the context to an answer."""
-    room, trained = target.context, target.training_context
+    room = target.context
+    trained = target.training_context
     if tokens >= room:
         larger = f", or open the model with a larger -c (it was trained on {trained:,})"
         raise ContextFullError(

@@ -32,7 +32,8 @@ _LOOK_S = 0.1  # between two looks at whether the opening is still wanted
 _KEPT_LINES = 8
 _PORTS = range(20_000, 60_000)
 _TRIES = 3  # ports that others may have
-_SSH_FAILED, _NOT_FOUND = 255, 127
+_SSH_FAILED = 255
+_NOT_FOUND = 127
 _CHUNK = 65536  # bytes
 _WORD = 150  # signs of up to five characters: csh takes words of less than 1,024
 _VARIABLE = "LOCALSPEC_START"
@@ -130,13 +131,18 @@ class _Tunnel:
     def __init__(
         self, host: str, words: Sequence[str], program: str, on_line: Callable[[str], object]
     ) -> None:
-        here, there, key = _free_port(), secrets.choice(_PORTS), secrets.token_urlsafe(24)
+        here = _free_port()
+        there = secrets.choice(_PORTS)
+        key = secrets.token_urlsafe(24)
         self.server = Server(f"127.0.0.1:{here}", key, name=host)
-        self._host, self._program, self._on_line = host, program, on_line
+        self._host = host
+        self._program = program
+        self._on_line = on_line
         forward = ["-T", "-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes", "-o", "LogLevel=ERROR"]
         forward += ["-L", f"127.0.0.1:{here}:127.0.0.1:{there}"]
         serve = ["serve", "--tunnel", "--port", str(there), *words]
-        command, pipe = _command(host, serve, program, forward), subprocess.PIPE
+        command = _command(host, serve, program, forward)
+        pipe = subprocess.PIPE
         try:
             self._process = subprocess.Popen(command, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe)
         except FileNotFoundError:
@@ -168,7 +174,8 @@ class _Tunnel:
             self._process.wait()
 
     def _refused(self) -> UserError:
-        code, host = self._process.wait(), self._host
+        code = self._process.wait()
+        host = self._host
         line = self._printed[-1] if self._printed else f"it ended with code {code}"
         if code == _NOT_FOUND:
             return _not_installed(host, self._program)

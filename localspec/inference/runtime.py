@@ -121,8 +121,10 @@ class Runtime(AbstractContextManager["Runtime"]):
         self._numbers = count(1)  # of paused answers
         self._sampling = Sampling()
         self._grammars = Grammars(target.vocabulary, target.end_tokens)
-        self.modes, self.first_call_s = contexts.modes, contexts.first_call_s
-        self.uses_cards, self.call_s = contexts.on_card, contexts.call_s
+        self.modes = contexts.modes
+        self.first_call_s = contexts.first_call_s
+        self.uses_cards = contexts.on_card
+        self.call_s = contexts.call_s
         self.longest_call_s = contexts.longest_call_s
         recommendation = recommended(target.header)
         self.target = replace(target.info(contexts.target.context_size), recommended=recommendation)
@@ -151,7 +153,8 @@ class Runtime(AbstractContextManager["Runtime"]):
         Raises `ModelFileError`, `PairingError` and other `UserError`s for what cannot work.
         """
         renderer.start()  # while the models load
-        target, draft = plan.target, plan.draft
+        target = plan.target
+        draft = plan.draft
         if plan.remembers_costs:
             threading.Thread(target=_look_up, args=(target, draft), name="look-up", daemon=True).start()
         with ExitStack() as opened:
@@ -162,7 +165,8 @@ class Runtime(AbstractContextManager["Runtime"]):
 
             head = head_for(target, draft)
             is_own = draft is not None and head is not None and draft.path == target.path
-            target_model, draft_model = load(target, 0, head=is_own), None
+            target_model = load(target, 0, head=is_own)
+            draft_model = None
             if draft is not None and is_own:
                 draft_model = target_model.sharing(draft, head_part(target_model.header))
             elif draft is not None:
@@ -204,10 +208,13 @@ class Runtime(AbstractContextManager["Runtime"]):
 
         Without any, it is plain decoding: assumed costs are not evidence of a gain.
         """
-        settings, engine, self._asked_for_fastest = settings or EngineSettings(), self._engine, True
+        settings = settings or EngineSettings()
+        engine = self._engine
+        self._asked_for_fastest = True
         if self._draft_model is None or engine.drafters.failure:
             return self.choose_settings(settings)
-        alone, together = engine.known_costs(together=False), None
+        alone = engine.known_costs(together=False)
+        together = None
         if alone is not None and self._contexts.can_branch:
             together = engine.known_costs(together=True)
         level = (alone is not None, together is not None)
@@ -275,10 +282,13 @@ class Runtime(AbstractContextManager["Runtime"]):
 
         `cancel` ends it, with that as its reason.
         """
-        stopwatch, summary, total = Stopwatch(), Summary(), 0
+        stopwatch = Stopwatch()
+        summary = Summary()
+        total = 0
         with closing(self.read_now(request, lambda: True)) as progress:
             for so_far in progress:
-                total, cached = so_far.total, self._last.decoder.reused
+                total = so_far.total
+                cached = self._last.decoder.reused
                 summary = Summary(so_far.tokens, cached, prompt_s=stopwatch.seconds())
                 yield PromptProgress(so_far.tokens - cached, total - cached, cached)
         is_whole = summary.prompt_tokens == total > 0
@@ -382,13 +392,15 @@ class Runtime(AbstractContextManager["Runtime"]):
         finally:
             self._running.remove(participant)
             self._used_at_s = time.monotonic()
-        events, engine = answer.events, answer.engine or self._engine
+        events = answer.events
+        engine = answer.engine or self._engine
         if participant.is_crowded_out and not participant.is_cancelled:
             events.interrupt()
             reason = events.ending
         if answer.cached is None and answer.engine is not None:
             answer.cached = engine.reused
-        cached, answer.engine = answer.cached or 0, None
+        cached = answer.cached or 0
+        answer.engine = None
         if events.paused and reason != "cancelled":
             number = next(self._numbers)
             self._paused[number] = answer
@@ -400,7 +412,8 @@ class Runtime(AbstractContextManager["Runtime"]):
         self, answer: _Answer, participant: Participant, place: ConversationPlace[CostedEngine]
     ) -> Iterator[GenerationEvent]:
         """Yield the events of one segment after another, until the answer ends or is to be paused."""
-        events, goes_on = answer.events, True
+        events = answer.events
+        goes_on = True
         while goes_on:
             if events.thinking_is_to_be_closed:
                 self._close_thinking(answer)
@@ -502,7 +515,8 @@ class Runtime(AbstractContextManager["Runtime"]):
         Costs are measured first. Raises `DraftError` where the draft model fails.
         """
         request = replace(request, measures_first=True)
-        answer, participant = self.begin(request), Participant()
+        answer = self.begin(request)
+        participant = Participant()
         with (
             self._seating.taken(participant, answer.text) as place,
             self._seating.segment(participant, place),
@@ -559,7 +573,8 @@ class Runtime(AbstractContextManager["Runtime"]):
         if room <= MIN_PLAIN_TOKENS or not is_cached:
             return None
         self._contexts.target.checkpoint()
-        written, text = AnswerText(LlamaDetokenizer(self._target_model.vocabulary)), list(self._text)
+        written = AnswerText(LlamaDetokenizer(self._target_model.vocabulary))
+        text = list(self._text)
         answer = AnswerEvents(written, Tally(end, "off"), frozenset(), Stopwatch())
         params = DecodeParams(self._sampling, "rejection", 0, room, frozenset())
 
@@ -597,8 +612,10 @@ class Runtime(AbstractContextManager["Runtime"]):
 
     def plain_params(self, request: Request) -> tuple[DecodeParams, list[int]]:
         """Return the parameters of plain decoding a request, and its prompt; raises `ContextFullError`."""
-        prompt, end_tokens = self._prompt(request), self._target_model.end_tokens
-        limit, start = self._limit(request), len(prompt)
+        prompt = self._prompt(request)
+        end_tokens = self._target_model.end_tokens
+        limit = self._limit(request)
+        start = len(prompt)
         return DecodeParams(request.sampling, "rejection", 0, limit, end_tokens, answer_start=start), prompt
 
     def memory(self) -> tuple[DeviceMemory, ...]:
@@ -621,8 +638,11 @@ class Runtime(AbstractContextManager["Runtime"]):
 
     def begin(self, request: Request) -> _Answer:
         """Return a new answer."""
-        stopwatch, prompt, settings = Stopwatch(), self._prompt(request), self._checked(request.settings)
-        is_chat, vocabulary = not isinstance(request.prompt, str), self._target_model.vocabulary
+        stopwatch = Stopwatch()
+        prompt = self._prompt(request)
+        settings = self._checked(request.settings)
+        is_chat = not isinstance(request.prompt, str)
+        vocabulary = self._target_model.vocabulary
         spaces = 0 if isinstance(request.prompt, str) else trailing_spaces(request.prompt)
         thinking, opening, thought = self._thinking_before(request, prompt)
         detokenizer = LlamaDetokenizer(vocabulary, special=request.shows_control, thinking=is_chat)
@@ -635,7 +655,8 @@ class Runtime(AbstractContextManager["Runtime"]):
             needs_answer=request.grammar is not None,
             thinking_budget=None if budget is None else max(0, budget - thought),
         )
-        tally, end_tokens = Tally(len(prompt), settings.mode), self._target_model.end_tokens
+        tally = Tally(len(prompt), settings.mode)
+        end_tokens = self._target_model.end_tokens
         events = AnswerEvents(
             text,
             tally,
@@ -667,11 +688,17 @@ class Runtime(AbstractContextManager["Runtime"]):
         engine = answer.engine or self._engine
         change = engine.allow_drafts(answer.settings)
         if change is not None:
-            answer.settings, answer.mode = replace(answer.settings, mode=change.mode), change.mode
+            answer.settings = replace(answer.settings, mode=change.mode)
+            answer.mode = change.mode
             yield change
-        request, settings, text = answer.request, answer.settings, answer.text
-        self._sampling, self._text, self._last = request.sampling, text, engine
-        limit, rules = self._limit(request), self._rules(answer)
+        request = answer.request
+        settings = answer.settings
+        text = answer.text
+        self._sampling = request.sampling
+        self._text = text
+        self._last = engine
+        limit = self._limit(request)
+        rules = self._rules(answer)
         fallback = None
         if is_alone and request.steps_down and settings.mode != "off" and not self._left_out(settings.mode):
             fallback = self._fallbacks.setdefault(settings, ModeFallback(settings.mode, engine.plain))
@@ -711,9 +738,11 @@ class Runtime(AbstractContextManager["Runtime"]):
             return engine.segment_in_company(text, shared, params, request.seed, segment, answers)
 
         if is_alone:
-            mode, plain = answer.mode, engine.plain
+            mode = answer.mode
+            plain = engine.plain
         else:  # where speeds say nothing of those of an answer alone
-            mode, plain = "sd" if answer.mode == "ssd" else answer.mode, PlainCost()
+            mode = "sd" if answer.mode == "ssd" else answer.mode
+            plain = PlainCost()
         yield from decode_in_segments(decode, mode, text, plain, fallback, answer.segment)
 
     def _left_out(self, mode: Mode) -> bool:
@@ -736,8 +765,12 @@ class Runtime(AbstractContextManager["Runtime"]):
 
     def _rules(self, answer: _Answer) -> TokenRules | None:
         """Return the logit bias of a request; raises `UserError` for impossible values."""
-        request, prompt, forced = answer.request, answer.text[: answer.prompt_tokens], answer.forced
-        size, bias, grammar = self.target.vocabulary, request.logit_bias, request.grammar
+        request = answer.request
+        prompt = answer.text[: answer.prompt_tokens]
+        forced = answer.forced
+        size = self.target.vocabulary
+        bias = request.logit_bias
+        grammar = request.grammar
         for token, value in bias:
             if not 0 <= token < size:
                 raise UserError(

@@ -161,12 +161,14 @@ def turn(
 
     `is_due` is asked after every event, with whether the turn has had its time.
     """
-    deadline, pauses = time.monotonic() + TURN_S, False
+    deadline = time.monotonic() + TURN_S
+    pauses = False
     share.is_crowded_out = False
     for event in events:
         share.count(event)
         if isinstance(event, Paused):
-            share.paused, share.so_far = event.number, event.summary
+            share.paused = event.number
+            share.so_far = event.summary
             share.is_crowded_out = not pauses
             continue
         yield event

@@ -109,7 +109,9 @@ def waiting_for(context: int, names: Collection[str]) -> Callable[[], None]:
     """
     synchronize = native().llama_synchronize
     servers = [device_handles()[name] for name in names if name.startswith("RPC")]
-    free, total, size = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.POINTER(ctypes.c_size_t)
+    free = ctypes.c_size_t()
+    total = ctypes.c_size_t()
+    size = ctypes.POINTER(ctypes.c_size_t)
     ask = function("ggml_backend_dev_memory", None, ctypes.c_void_p, size, size)
 
     def wait() -> None:
@@ -236,7 +238,8 @@ def breakdown(context: int) -> dict[str, tuple[int, int, int]]:
     if not hasattr(library, _NAME):
         raise EngineError("this build of llama.cpp does not report how much memory it needs")
     account = library[_NAME]
-    account.restype, account.argtypes = _Map, [ctypes.c_void_p]
+    account.restype = _Map
+    account.argtypes = [ctypes.c_void_p]
     sums: dict[str, tuple[int, int, int]] = {}
     for buffer_type, *sizes in _nodes(account(context).words[_ROOT]):
         device = _device(buffer_type)

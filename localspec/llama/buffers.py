@@ -13,7 +13,9 @@ from localspec.errors import EngineError, UserError
 from localspec.llama.backends import device_handles, devices, function
 from localspec.llama.cores import physical_cores
 
-_F32, _Q4_K = 0, 12  # ggml.h, enum ggml_type
+# ggml.h, enum ggml_type
+_F32 = 0
+_Q4_K = 12
 _ROW = 4096
 """Numbers in a row of the matrix: as wide as a model of 8 billion parameters."""
 _ROW_BYTES = {_F32: 4 * _ROW, _Q4_K: _ROW // 256 * 144}

@@ -30,7 +30,8 @@ class CheckpointedContext(Context):
 
     def checkpoint(self, *, pinned: bool = False) -> None:
         """Keep this position reachable for `truncate` for long; if there are too many, drop the cheapest."""
-        at, api = self._lengths[0], native()
+        at = self._lengths[0]
+        api = native()
         if pinned:
             self._pinned = at
         if not at or at in self._checkpoints:
@@ -64,7 +65,8 @@ class CheckpointedContext(Context):
     def _load_checkpoint(self, at: int) -> None:
         """Restore a checkpoint, or an empty sequence if `at` is 0 or llama.cpp cannot."""
         if at:
-            state, api = self._checkpoints[at], native()
+            state = self._checkpoints[at]
+            api = native()
             if api.llama_state_seq_set_data_ext(self._pointer, address_of(state), state.size, 0, _PARTIAL):
                 self._remove(self._memory, 0, at, -1)  # of the cache of all tokens; the state ends there
                 self._lengths[0] = at

@@ -44,13 +44,15 @@ class Chains:
 
     def __init__(self, size: int, vocabulary: int, sequences: int) -> None:
         api = native()
-        self.limit, self.size = size, min(size, vocabulary)
+        self.limit = size
+        self.size = min(size, vocabulary)
         self._chains = [_chain(api, self.size) for _ in range(sequences)]
         self._free = weakref.finalize(self, _free, api, self._chains)
         self.configuration = (api.llama_sampler_seq_config * sequences)()
         for sequence, chain in enumerate(self._chains):
             entry = self.configuration[sequence]
-            entry.seq_id, entry.sampler = sequence, ctypes.cast(chain, ctypes.c_void_p)
+            entry.seq_id = sequence
+            entry.sampler = ctypes.cast(chain, ctypes.c_void_p)
 
     def set(self, context: int) -> None:
         """Let a context use them from its next call on."""

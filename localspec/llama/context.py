@@ -29,11 +29,18 @@ from localspec.types.candidates import ChosenRows, FullRows, Rows, TokenRun
 from localspec.types.models import FLOAT_TYPES, ModelOptions
 from localspec.types.saved_states import SavedState, StateBytes
 
-_OK, _NO_CELL, ABORTED = 0, 1, 2
-_SET, _CLEAR = b"\1", b"\0"
+_OK = 0
+_NO_CELL = 1
+ABORTED = 2
+_SET = b"\1"
+_CLEAR = b"\0"
 STOPPABLE_S = 0.1  # of a call that reads a prompt on a GPU, and cannot be stopped
-_FIRST_PIECE, _MIN_PIECE = 64, 32  # tokens of a prompt that a GPU reads in one call
-_LONG_S, _MUCH_LONGER = 2.0, 8  # of a call: in seconds, and times the fastest of other sizes
+# tokens of a prompt that a GPU reads in one call
+_FIRST_PIECE = 64
+_MIN_PIECE = 32
+# of a call: in seconds, and times the fastest of other sizes
+_LONG_S = 2.0
+_MUCH_LONGER = 8
 
 
 class SequenceListener(Protocol):
@@ -94,11 +101,14 @@ class Context:
         self.rereads = False
         self.busy_s = 0.0  # in native code since the context was opened
         self.reader: SequenceListener | None = None
-        self.options, self._most_rows, self._link = options, rows, link
+        self.options = options
+        self._most_rows = rows
+        self._link = link
         self._window: int = api.llama_model_n_swa(model.pointer)  # tokens, 0 without one
         self._flag, self._abort = abort_flag(api)
         self._decode = api.llama_decode
-        self._remove, self._copy = api.llama_memory_seq_rm, api.llama_memory_seq_cp
+        self._remove = api.llama_memory_seq_rm
+        self._copy = api.llama_memory_seq_cp
         # their addresses alone
         self._logits = function("llama_get_logits", ctypes.c_void_p, ctypes.c_void_p)
         of_row = (ctypes.c_void_p, ctypes.c_int32)
@@ -117,22 +127,30 @@ class Context:
 
     def _open_native(self) -> None:
         """Make llama.cpp's context, with empty sequences; raises `UserError` or `EngineError`."""
-        api, model, options, link = native(), self.model, self.options, self._link
+        api = native()
+        model = self.model
+        options = self.options
+        link = self._link
         snapshots, spare = self._extra_states
         used = self.max_sequences + self.seats - 1
         sequences = used + spare
         _check_options(options, sequences)
         cells = self.context_size + (used - 1) * _CELLS_PER_BRANCH
-        chains, rows = None, self._most_rows
+        chains = None
+        rows = self._most_rows
         if self._can_choose:  # they copy the rows once more: half as many take as much memory
-            chains, rows = Chains(SIZES[0], self.vocabulary_size, used), min(rows, _MIN_ROWS)
+            chains = Chains(SIZES[0], self.vocabulary_size, used)
+            rows = min(rows, _MIN_ROWS)
         parameters = context_parameters(options, cells, sequences, rows)
         if chains is not None:
-            parameters.samplers, parameters.n_samplers = chains.configuration, used
+            parameters.samplers = chains.configuration
+            parameters.n_samplers = used
             parameters.n_outputs_max_per_seq = parameters.n_outputs_max
-        parameters.n_rs_seq, parameters.swa_full = snapshots, not self.is_windowed
+        parameters.n_rs_seq = snapshots
+        parameters.swa_full = not self.is_windowed
         if link is not None:
-            parameters.ctx_other, parameters.ctx_type = link.target.pointer, int(link.is_mtp)
+            parameters.ctx_other = link.target.pointer
+            parameters.ctx_type = int(link.is_mtp)
         parameters.abort_callback = self._abort
         parameters.abort_callback_data = ctypes.addressof(self._flag)
         with library.problems_of_this_thread() as problems:
@@ -140,7 +158,8 @@ class Context:
         if not pointer:
             raise _creation_error(model, options, self.context_size, problems)
         self._pointer: int | None = pointer
-        self._chains, self._held_chains = chains, [chains]
+        self._chains = chains
+        self._held_chains = [chains]
         self._free = weakref.finalize(self, _free, pointer, model, self._flag, self._held_chains)
         if chains is not None and not chains.work:
             self._can_choose = False
@@ -208,7 +227,8 @@ class Context:
         while done < total:
             count = self._chunk(total - done, logits)
             rows = logits if done + count == total else 0
-            part, start = tokens[done : done + count], self._lengths[sequence]
+            part = tokens[done : done + count]
+            start = self._lengths[sequence]
             self._batch.fill_run(part, start, rows, sequence)
             self._run((sequence,), rows, count)
             self._lengths[sequence] += count
@@ -226,7 +246,8 @@ class Context:
         They are valid until the next call. `max_tokens` and `max_rows` limit the sums. Nothing is appended if
         it raises `Cancelled`, `ContextFullError` or `EngineError`.
         """
-        total, rows = sum(len(run.tokens) for run in runs), sum(run.rows for run in runs)
+        total = sum(len(run.tokens) for run in runs)
+        rows = sum(run.rows for run in runs)
         if not 0 < total <= self.max_tokens or rows > self.max_rows:
             most = f"{self.max_tokens} tokens and {self.max_rows} rows"
             raise ValueError(f"{total} tokens with {rows} rows in one call; the most is {most}")
@@ -314,7 +335,8 @@ class Context:
 
     def share(self, source: int, target: int, end: int) -> None:
         """Share the cells of `source` from `target`'s end up to position `end` (exclusive) with `target`."""
-        held, start = self.length(source), self.length(target)
+        held = self.length(source)
+        start = self.length(target)
         if not start <= end <= held:
             raise ValueError(f"{end} is outside {start} to {held}, the ends of {target} and {source}")
         if start < end and source != target:
@@ -334,7 +356,8 @@ class Context:
 
     def save_in(self, sequence: int, room: Callable[[int], bool]) -> SavedState | None:
         """Return a copy of a seat's main sequence, as `save` does of the first."""
-        length, api = self._lengths[sequence], native()
+        length = self._lengths[sequence]
+        api = native()
         size = api.llama_state_seq_get_size(self.pointer, sequence)
         state = state_memory(size) if length and room(size) else None
         if state is None:
@@ -445,7 +468,8 @@ class Context:
 
     def _fit_piece(self, seconds: float) -> None:
         """Read larger or smaller pieces after one that took so long; a slow first call is made up for."""
-        piece, most_s = self._piece(), self._stoppable_s
+        piece = self._piece()
+        most_s = self._stoppable_s
         if seconds > most_s:
             self._pieces[most_s] = max(_MIN_PIECE, piece // 2)
         elif seconds < most_s / 3:
@@ -503,7 +527,8 @@ class Context:
         if self._chains is None:
             (logits,) = self._addresses
             return FullRows(self._view(logits, ctypes.c_float)[:count])
-        size, (ids, logits) = self._chains.size, self._addresses
+        size = self._chains.size
+        (ids, logits) = self._addresses
         return ChosenRows(
             self._view(ids, ctypes.c_int32)[:count, :size], self._view(logits, ctypes.c_float)[:count, :size]
         )
@@ -582,10 +607,13 @@ class Batch:
         count = len(tokens)
         if sequence != self._sequence:
             self._pointers[:] = self._id_addresses[sequence]
-            self._sequence, self._fanned = sequence, 0
+            self._sequence = sequence
+            self._fanned = 0
         if count == 1:  # most calls: single numbers are stored ten times as fast as slices
             token, position, wanted = self._first
-            token[0], position[0], wanted[0] = tokens[0], start, rows
+            token[0] = tokens[0]
+            position[0] = start
+            wanted[0] = rows
         else:
             self._tokens[:count] = tokens
             self._positions[:count] = self._counting[start : start + count]

@@ -33,7 +33,8 @@ def core_limits(root: Path) -> Iterator[float]:
         if quota.isdigit() and period.isdigit():
             yield int(quota) / max(1, int(period))
     for folder in control_groups(root, "cpu"):
-        quota_us, period_us = number_in(folder / "cpu.cfs_quota_us"), number_in(folder / "cpu.cfs_period_us")
+        quota_us = number_in(folder / "cpu.cfs_quota_us")
+        period_us = number_in(folder / "cpu.cfs_period_us")
         if quota_us is not None and period_us and quota_us > 0:
             yield quota_us / period_us
 

@@ -36,7 +36,8 @@ class DividedWeights:
 
     def parts(self, shares: tuple[float, ...], rotation: int) -> tuple[float, ...]:
         """Return the part of each device. `rotation` is the first device to be rounded down."""
-        count, step = len(shares), self._step(len(shares))
+        count = len(shares)
+        step = self._step(len(shares))
         order = [(number + rotation) % count for number in range(count)]
         sums = accumulate(shares[device] for device in order)
         ends = [int(self.width * end / sum(shares)) // step * step for end in sums]
@@ -90,10 +91,12 @@ def divided_attention(
 ) -> DividedWeights | None:
     """Return the divided weights of a layer's attention, or of its recurrent part; None without any."""
     if (output := tensors.get("attn_output.weight")) and kv_heads > 0:
-        width, group = output.sizes[0], output.sizes[0] // kv_heads
+        width = output.sizes[0]
+        group = output.sizes[0] // kv_heads
     elif output := tensors.get("ssm_out.weight"):
         state = header.integer("{arch}.ssm.state_size")
-        width, group = state * header.integer("{arch}.ssm.group_count"), lcm(_PREFERRED, state)
+        width = state * header.integer("{arch}.ssm.group_count")
+        group = lcm(_PREFERRED, state)
     else:
         return None
     return _divided(header, tensors, reads, _OF_ATTENTION, (width, group, output.kind))

@@ -18,7 +18,10 @@ from localspec.llama.model import Model
 from localspec.types.models import ModelInfo, ModelOptions
 
 LONGEST = 8192  # tokens of a text, unless the model was trained for fewer
-_NONE, _MEAN, _RANK = 0, 1, 4  # llama.h, enum llama_pooling_type
+# llama.h, enum llama_pooling_type
+_NONE = 0
+_MEAN = 1
+_RANK = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,8 @@ class EmbeddingModel:
 
     def __init__(self, model: Model) -> None:
         """Make its context; raises UserError for a model that ranks, and EngineError."""
-        self._model, api = model, native()
+        self._model = model
+        api = native()
         self.context = min(model.training_context or LONGEST, LONGEST)
         self._pointer = self._open(None)
         if api.llama_pooling_type(self._pointer) == _NONE:
@@ -60,7 +64,8 @@ class EmbeddingModel:
 
         Raises UserError for one that is empty or too long.
         """
-        vocabulary, api = self._model.vocabulary, native()
+        vocabulary = self._model.vocabulary
+        api = native()
         tokens = vocabulary.tokenize_to_embed(text) if isinstance(text, str) else self._joined(text)
         if not tokens:
             raise UserError("a text without tokens has no embedding", "leave it out")

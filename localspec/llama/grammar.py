@@ -81,7 +81,8 @@ class GrammarConstraint:
 
     def _go(self, path: Sequence[int]) -> bool:
         """Bring the matcher to exactly these tokens; return whether more than an end may follow."""
-        held, shared = self._held, shared_tokens(self._held, path)
+        held = self._held
+        shared = shared_tokens(self._held, path)
         if len(held) > shared:
             self._matcher.rollback(len(held) - shared)
             del held[shared:]
@@ -139,7 +140,8 @@ class _ThinkingEnd:
 
     def end(self, path: Sequence[int]) -> int | None:
         """Return the number of an answer's tokens in its thinking, None if all are."""
-        held, closing = self._held, self.closing
+        held = self._held
+        closing = self.closing
         shared = shared_tokens(held, path)
         if len(held) > shared:
             del held[shared:], self._ends[shared + 1 :]
@@ -160,9 +162,11 @@ class _ThinkingEnd:
 
 def shared_tokens(held: Sequence[int], path: Sequence[int]) -> int:
     """Return the length of the common prefix, or somewhat less; differences are drafts, near the end."""
-    shared, back = min(len(held), len(path)), 1
+    shared = min(len(held), len(path))
+    back = 1
     while held[:shared] != path[:shared]:
-        shared, back = max(0, shared - back), 2 * back
+        shared = max(0, shared - back)
+        back = 2 * back
     return shared
 
 
@@ -181,7 +185,8 @@ class Grammars:
 
     def __init__(self, vocabulary: Vocabulary, end_tokens: frozenset[int]) -> None:
         """Prepare nothing yet; `end_tokens` are those that end an answer."""
-        self._vocabulary, self._end_tokens = vocabulary, end_tokens
+        self._vocabulary = vocabulary
+        self._end_tokens = end_tokens
         self._compiled = lru_cache(_GRAMMARS_KEPT)(self._compile)
         self._closing_tag = lru_cache(lambda tag: ClosingTag(tag, self._pieces))
 
@@ -226,7 +231,9 @@ class Grammars:
         from llguidance import LLTokenizer
 
         vocabulary = self._vocabulary
-        ends, control, special = self._end_tokens, vocabulary.control_tokens, vocabulary.special_tokens
+        ends = self._end_tokens
+        control = vocabulary.control_tokens
+        special = vocabulary.special_tokens
         if not ends:
             raise UserError("the model has no token that ends an answer", "use it without a grammar")
         tokens = [

@@ -29,7 +29,9 @@ KEPT = 64  # tokens of the target, before the head processes them without a draf
 States = NDArray[np.float32]
 """Hidden states, float32 (n, width)."""
 
-_P, _U32, _FLAG = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool
+_P = ctypes.c_void_p
+_U32 = ctypes.c_uint32
+_FLAG = ctypes.c_bool
 
 
 _MANGLED = {  # the functions of llama-ext.h, which are C++: the ends of their names on POSIX and on Windows
@@ -51,7 +53,8 @@ class HiddenStates:
 
     def __init__(self, context: Context, layers: Sequence[int]) -> None:
         """Take the numbers of layers; the number of layers itself means the output of the last one."""
-        model, api = context.model, native()
+        model = context.model
+        api = native()
         self._context = context
         self._layers = [layer for layer in layers if layer < model.layers]
         self._leaving = len(self._layers) < len(layers)
@@ -115,7 +118,8 @@ class HeadContext(Context):
         super()._open_native()
         self._own = HiddenStates(self, (self.model.layers,))
         self._own.switch(on=True)
-        self._follows, self._kept = False, KEPT
+        self._follows = False
+        self._kept = KEPT
         self._true = 0  # leading tokens with cells from the target's states
         self._tokens: list[int] = []  # of the target, from position `_start` on, with the states after them
         self._start = 0
@@ -137,7 +141,8 @@ class HeadContext(Context):
         """Take the target's hidden states from its next call on, or no longer."""
         if on != self._follows:
             self._states.switch(on=on)
-        self._follows, self._kept = on, kept
+        self._follows = on
+        self._kept = kept
 
     def read(self, start: int, tokens: Sequence[int]) -> None:
         """Take the target's hidden states of its last call, from a position on.
@@ -162,7 +167,9 @@ class HeadContext(Context):
             self._tokens += tokens
             self._after = np.concatenate([self._after, states])
         else:
-            self._start, self._tokens, self._after = start, [*tokens], states.copy()
+            self._start = start
+            self._tokens = [*tokens]
+            self._after = states.copy()
         if self._lengths[0] < self._start:  # the head lacks the tokens between: it starts again
             self.truncate(0)
             self._lengths[0] = self._true = self._start
@@ -182,7 +189,8 @@ class HeadContext(Context):
         """Append tokens to the main sequence and return the candidates after the last `logits` of them."""
         if self._failure is not None:
             raise self._failure
-        total, done = len(tokens), 0
+        total = len(tokens)
+        done = 0
         self._check_call(total, logits)
         rows: Rows = self._no_rows
         while done < total:
@@ -202,7 +210,8 @@ class HeadContext(Context):
         return length
 
     def _shorten(self, length: int, sequence: int) -> bool:
-        self._state, self._true = None, min(self._true, length)
+        self._state = None
+        self._true = min(self._true, length)
         return super()._shorten(length, sequence)  # it has attention alone: that always works
 
     def save(self, room: Callable[[int], bool]) -> None:
@@ -214,11 +223,13 @@ class HeadContext(Context):
         if unread:
             self.evaluate(unread, 0)
         self._start += len(self._tokens) - 1
-        self._tokens, self._after = self._tokens[-1:], self._after[-1:].copy()
+        self._tokens = self._tokens[-1:]
+        self._after = self._after[-1:].copy()
 
     def _extend(self, tokens: Sequence[int], logits: int) -> Rows:
         """Read tokens in one call."""
-        start, count = self._lengths[0], len(tokens)
+        start = self._lengths[0]
+        count = len(tokens)
         self._put_states(start, self._batch.hidden[:count])
         lost = int(self._encodes and not start)  # EAGLE-3: nothing precedes the first token
         read = tokens[lost:]
@@ -253,9 +264,11 @@ class HeadContext(Context):
 
     def _through_encoder(self, states: States) -> States:
         """Return EAGLE-3's projection of the target's states, a row for each."""
-        made, most = [], self._micro_batch  # with more tokens in such a call llama.cpp ends the process
+        made = []
+        most = self._micro_batch  # with more tokens in such a call llama.cpp ends the process
         for part in (states[at : at + most] for at in range(0, len(states), most)):
-            count, self._encoder.native.token = len(part), None
+            count = len(part)
+            self._encoder.native.token = None
             self._encoder.hidden[:count] = part
             self._encoder.fill_run([0] * count, self._lengths[0], count)  # as if they followed
             started = perf_counter()

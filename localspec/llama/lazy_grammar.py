@@ -157,8 +157,11 @@ class LazyConstraint:
 
         That is the tags of open thinking, or the text that the answer continues.
         """
-        self._source, self._heads, self._start = source, heads, start
-        self._thinking, self._begun = thinking, begun
+        self._source = source
+        self._heads = heads
+        self._start = start
+        self._thinking = thinking
+        self._begun = begun
         self._held: list[int] = []  # tokens that were read
         self._data = bytearray()  # their bytes
         self._ends = [0]  # of the bytes, by number of tokens
@@ -270,7 +273,8 @@ class LazyConstraint:
         compiled = self._source.usable(grammar)
         if compiled is None:
             return free
-        call, rest = _Call(compiled), self._data[free.start :]
+        call = _Call(compiled)
+        rest = self._data[free.start :]
         for count, byte in enumerate(rest):
             token = self._source.byte_token(byte)
             if token is None or not call.takes(count, token):

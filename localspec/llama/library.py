@@ -121,7 +121,8 @@ def exported(api: Native, name: str, result: Native, *arguments: Native) -> Nati
     for library in (api._lib, *_ggml_libraries(Path(api._base_path))):  # noqa: SLF001
         if hasattr(library, name):
             found = library[name]  # a fresh object: declaring its types changes no one else's
-            found.restype, found.argtypes = result, list(arguments)
+            found.restype = result
+            found.argtypes = list(arguments)
             return found
     raise UserError(f"this build of llama.cpp lacks {name}", "install llama-cpp-python as LocalSpec pins it")
 
@@ -165,7 +166,8 @@ def _check(api: Native, version: str) -> None:
     context_fields = {name for name, *_ in api.llama_context_params._fields_}
     known = {"load_mode", "no_alloc"} <= model_fields and {"kv_unified", "n_outputs_max"} <= context_fields
     if known:
-        model, context = api.llama_model_default_params(), api.llama_context_default_params()
+        model = api.llama_model_default_params()
+        context = api.llama_context_default_params()
         defaults = (model.load_mode, context.n_batch, context.n_seq_max, context.swa_full, context.kv_unified)
         known = defaults == (-1, 2048, 1, True, False)
     if not known:
@@ -230,7 +232,8 @@ def receive(level: int, text: bytes | None, _user_data: object = None) -> None:
 
 
 def _flush() -> None:
-    line, _stream.pending = _stream.pending, ""
+    line = _stream.pending
+    _stream.pending = ""
     _emit(line)
 
 

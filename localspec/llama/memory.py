@@ -29,7 +29,8 @@ def memory_limits(root: Path) -> Iterator[tuple[int, int]]:
     """Yield the limit of every control group of this process, and its use."""
     for controller, most, now in _GROUP_FILES:
         for folder in control_groups(root, controller):
-            limit, used = number_in(folder / most), number_in(folder / now)
+            limit = number_in(folder / most)
+            used = number_in(folder / now)
             if limit is not None and used is not None and limit < _LIMITLESS:
                 yield limit, _held(used, _statistics(folder))
 

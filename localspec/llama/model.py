@@ -35,7 +35,8 @@ _MAPPED = (
     "there was too little memory to read the model's file, so it is mapped: prompts are read more slowly"
 )
 SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
-_LOAD_PLAIN, _LOAD_MMAP = 0, 1
+_LOAD_PLAIN = 0
+_LOAD_MMAP = 1
 
 
 class _Override(ctypes.Structure):
@@ -132,7 +133,8 @@ class Model:
 
     def sharing(self, options: ModelOptions, header: Header) -> Model:
         """Return a view of these weights with other options: closing one closes both."""
-        here, other = self.options, copy(self)
+        here = self.options
+        other = copy(self)
         other.options = replace(
             options,
             gpu_layers=here.gpu_layers,
@@ -216,12 +218,15 @@ def _load(
         for entry, (key, value) in zip(entries, numbers.items(), strict=False):
             entry.key = key.replace("{arch}", header.architecture).encode()
             if isinstance(value, int):
-                entry.tag, entry.value.val_i64 = api.LLAMA_KV_OVERRIDE_TYPE_INT, value
+                entry.tag = api.LLAMA_KV_OVERRIDE_TYPE_INT
+                entry.value.val_i64 = value
             else:
-                entry.tag, entry.value.val_str = api.LLAMA_KV_OVERRIDE_TYPE_STR, value.encode()
+                entry.tag = api.LLAMA_KV_OVERRIDE_TYPE_STR
+                entry.value.val_str = value.encode()
         parameters.kv_overrides = entries
     if not allocate:
-        parameters.no_alloc, parameters.load_mode = True, _LOAD_PLAIN
+        parameters.no_alloc = True
+        parameters.load_mode = _LOAD_PLAIN
     failures: list[BaseException] = []  # an exception cannot cross C, so it waits here
 
     def report(fraction: float, _user_data: object) -> bool:

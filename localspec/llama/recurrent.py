@@ -61,7 +61,8 @@ class RecurrentContext(CheckpointedContext):
             self.close()
             self._extra_states = (0, 1)
             super()._open_native()
-        marks, sequences = self._extra_states[1], self.max_sequences
+        marks = self._extra_states[1]
+        sequences = self.max_sequences
         self.max_draft = STATE_DRAFT if marks else self._snapshots
         self.rereads = marks > 0 or kept_states(self.model.header.architecture, sequences)[1] > 0
         self._undoable = 0  # tokens at the end with valid snapshots
@@ -77,14 +78,16 @@ class RecurrentContext(CheckpointedContext):
         `save` leaves out of it is lost, and branches become empty. Raises `UserError` or `EngineError`, with
         this context closed, if there is no memory even for the states so far.
         """
-        architecture, to_try = self.model.header.architecture, []
+        architecture = self.model.header.architecture
+        to_try = []
         longest = min(longest, STATE_DRAFT)
         while longest > self.max_draft:
             to_try.append(kept_states(architecture, self.max_sequences, longest))
             longest //= 2
         if not to_try:
             return
-        text, saved = [*self._texts[0]], self.save(lambda _size: True)
+        text = [*self._texts[0]]
+        saved = self.save(lambda _size: True)
         self.close()
         self._open_one_of((*to_try, self._extra_states))
         if saved is not None:
@@ -123,7 +126,9 @@ class RecurrentContext(CheckpointedContext):
         return self._read(tokens[-TAIL:], logits)
 
     def _read(self, tokens: Sequence[int], logits: int) -> Rows:
-        unread, self._unread, self._undoable = self._unread, [], 0
+        unread = self._unread
+        self._unread = []
+        self._undoable = 0
         text = self._texts[0]
         text += tokens
         try:
@@ -157,11 +162,13 @@ class RecurrentContext(CheckpointedContext):
         """Go back into the last call, or to a saved state; a branch is emptied."""
         if sequence:
             self._remove(self._memory, sequence, -1, -1)
-            self._lengths[sequence], self._texts[sequence] = 0, []
+            self._lengths[sequence] = 0
+            self._texts[sequence] = []
             return True
         if 0 < self._lengths[0] - length <= self._undoable:
             self._remove(self._memory, 0, length, -1)
-            self._lengths[0], self._undoable = length, 0  # once: the next needs another call
+            self._lengths[0] = length
+            self._undoable = 0  # once: the next needs another call
         elif length < self._lengths[0]:
             self._go_back(length)
         self._unread = self._texts[0][self._lengths[0] : length]
@@ -171,7 +178,8 @@ class RecurrentContext(CheckpointedContext):
     def _go_back(self, length: int) -> None:
         """Restore the last saved state of at most `length` tokens."""
         mark = max((at for at in self._marks if at <= length), default=0)
-        at, self._undoable = self._last_checkpoint(length), 0
+        at = self._last_checkpoint(length)
+        self._undoable = 0
         if not mark or mark < at:
             self._load_checkpoint(at)
             return
@@ -246,6 +254,8 @@ class RecurrentContext(CheckpointedContext):
             )
         self._remove(self._memory, target, -1, -1)
         self._copy(self._memory, origin, target, -1, -1)
-        self._lengths[target], self._texts[target] = end, self._texts[source][:end]
+        self._lengths[target] = end
+        self._texts[target] = self._texts[source][:end]
         if target == 0:
-            self._unread, self._undoable = [], 0
+            self._unread = []
+            self._undoable = 0

@@ -33,16 +33,20 @@ if TYPE_CHECKING:
     from localspec.types.request import Message
 
 _CODE = "from localspec.llama.rendering import main; main()"
-_START_S, _GRACE_S = 10.0, 1.0
+_START_S = 10.0
+_GRACE_S = 1.0
 _TEXT, _REFUSAL, _MISTAKE = range(3)
 _LONGEST_COMPLAINT = 500  # characters
 _OTHER = "give another with --chat-template-file, or choose another file of the model"
 
 # What any template may take, and more for each character of the conversation, of which a turn counts 1,000.
 _TURN = 1000
-_SECONDS, _SECONDS_EACH = 2.0, 2e-7
-_MEMORY, _MEMORY_EACH = 256 * 2**20, 32
-_LENGTH, _LENGTH_EACH = 2**20, 8
+_SECONDS = 2.0
+_SECONDS_EACH = 2e-7
+_MEMORY = 256 * 2**20
+_MEMORY_EACH = 32
+_LENGTH = 2**20
+_LENGTH_EACH = 8
 
 
 class Renderer:
@@ -81,7 +85,8 @@ class Renderer:
 
     def _answer(self, source: str, values: Mapping[str, object] | None, size: int) -> str:
         """Return the child's reply to values of `length` characters, or to None: its variables."""
-        seconds, length = _SECONDS + size * _SECONDS_EACH, _LENGTH + size * _LENGTH_EACH
+        seconds = _SECONDS + size * _SECONDS_EACH
+        length = _LENGTH + size * _LENGTH_EACH
         limits = Limits(seconds, _MEMORY + size * _MEMORY_EACH, length)
         with self._lock:
             kind, text = self._ask((source, values, seconds, length), limits)
@@ -167,7 +172,8 @@ def main() -> None:
             raw = text.encode("utf-8", "replace")
             if len(raw) > length:
                 what = f"writes {units.size(len(raw))} for a conversation far shorter"
-                kind, raw = _MISTAKE, what.encode()
+                kind = _MISTAKE
+                raw = what.encode()
             faulthandler.cancel_dump_traceback_later()
             write_marked_text(replies, kind, raw)
 

@@ -20,8 +20,13 @@ PORT = 50052  # of llama.cpp's own rpc-server
 VARIABLE = "LOCALSPEC_RPC"
 """Names the servers to all processes of this program."""
 TIMEOUT_S = 3.0
-_MAJOR, _MINOR = 7, 0  # ggml-rpc.h, RPC_PROTO_MAJOR_VERSION; a newer minor one may lack what we send
-_DEVICE_COUNT, _DEVICE_MEMORY, _HELLO = 15, 11, 14  # enum rpc_cmd
+# ggml-rpc.h, RPC_PROTO_MAJOR_VERSION; a newer minor one may lack what we send
+_MAJOR = 7
+_MINOR = 0
+# enum rpc_cmd
+_DEVICE_COUNT = 15
+_DEVICE_MEMORY = 11
+_HELLO = 14
 _CAPABILITIES = 24  # bytes of the greeting
 _MAX_DEVICES = 16  # GGML_RPC_MAX_SERVERS
 _NO_IPV6 = " with IPv4; llama.cpp takes no IPv6, but the ssh tunnel that `localspec share` prints leads there"

@@ -30,7 +30,8 @@ def without_tool_roles(messages: Sequence[Message], tools: Sequence[str]) -> lis
     result: list[Message] = []
     after_result = False
     for message in messages:
-        content, is_result = message.content, message.role == "tool"
+        content = message.content
+        is_result = message.role == "tool"
         if is_result:
             content = f"<tool_response>\n{content}\n</tool_response>"
         elif message.tool_calls:

@@ -18,7 +18,8 @@ from localspec.thinking_tags import THINKING_TAGS, marks_of
 from localspec.types.request import Infill
 
 _END_ROLES = ("eos", "eot", "fim_pad", "fim_rep", "fim_sep")
-SPM, BPE = 1, 2
+SPM = 1
+BPE = 2
 _USUAL_BYTES = 16  # of a token, seldom more: a text that fits by this needs no look at all tokens
 _LONGEST_BYTES = 1024  # longer tokens are in no honest vocabulary
 _TYPE_NAMES = {SPM: "SPM", BPE: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
@@ -70,7 +71,8 @@ class Vocabulary:
     @property
     def named_tokens(self) -> dict[str, int | None]:
         """Return the tokens that chat templates ask for by name, as transformers calls them."""
-        api, unknown = native(), self._having("UNKNOWN")
+        api = native()
+        unknown = self._having("UNKNOWN")
         others = {
             name: _token(getattr(api, f"llama_vocab_{name}")(self.pointer)) for name in ("sep", "pad", "mask")
         }
@@ -84,7 +86,8 @@ class Vocabulary:
     @cached_property
     def end_tokens(self) -> frozenset[int]:
         """Return every token that ends the model's turn according to the file and llama.cpp."""
-        api, pointer = native(), self.pointer
+        api = native()
+        pointer = self.pointer
         # llama.cpp makes control tokens of those that it knows by their text; the others have a role
         named = {getattr(api, f"llama_vocab_{role}")(pointer) for role in _END_ROLES}
         candidates = self.special_tokens | named | self._likely_ends
@@ -186,7 +189,8 @@ class Vocabulary:
     def all_pieces(self) -> list[bytes]:
         """Return the bytes of every token, those of control tokens too."""
         read = backends.function("llama_token_to_piece", ctypes.c_int32)  # undeclared arguments: see above
-        pointer, buffer = ctypes.c_void_p(self.pointer), ctypes.create_string_buffer(_LONGEST_BYTES)
+        pointer = ctypes.c_void_p(self.pointer)
+        buffer = ctypes.create_string_buffer(_LONGEST_BYTES)
         counts = (read(pointer, token, buffer, _LONGEST_BYTES, 0, True) for token in range(self.size))
         return [
             buffer.raw[:count] if count >= 0 else self._read_piece(token, special=True)

@@ -190,7 +190,8 @@ def read_catalogue(path: Path) -> Catalogue:
         root.require(key)
     if root.value("schema", int, 0) != SCHEMA:
         root.complain("schema", f"this LocalSpec reads catalogues of schema {SCHEMA} alone")
-    models, pairs = root.table("models"), root.table("pairs")
+    models = root.table("models")
+    pairs = root.table("pairs")
     found = {key: _model(key, models.table(key)) for key in models}
     return Catalogue(
         date=root.line("date"),
@@ -302,9 +303,11 @@ def _cached(model: CatalogueModel, letter: str, number: int, layer: LayerShape) 
     window = model.window if letter == "w" else None
     if number >= model.layers - model.shared_caches:
         return replace(layer, window=window)
-    heads, size = model.kv_heads, model.head_size
+    heads = model.kv_heads
+    size = model.head_size
     if letter == "a":
-        heads, size = model.full_kv_heads or heads, model.full_head_size or size
+        heads = model.full_kv_heads or heads
+        size = model.full_head_size or size
     return replace(
         layer, key_values=heads * size, value_values=0 if model.latent else heads * size, window=window
     )
@@ -341,7 +344,8 @@ def _pair(key: str, table: TomlTable, models: dict[str, CatalogueModel]) -> Cata
     table.allow(_PAIR_FIELDS)
     for field in ("target", "memory_gb", "score"):
         table.require(field)
-    target, draft = table.line("target"), table.line("draft")
+    target = table.line("target")
+    draft = table.line("draft")
     for field, name in (("target", target), ("draft", draft)):
         if name or field == "target":
             table.expect(field, name, models, "model")

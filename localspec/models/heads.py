@@ -108,7 +108,8 @@ def head_kind(draft: Header) -> HeadKind | None:
 
 def own_head(target: Header) -> tuple[bool, str]:
     """Return whether a model's file has a usable MTP head; else the reason, if its header mentions one."""
-    heads, blocks = target.integer("{arch}.nextn_predict_layers"), target.integer("{arch}.block_count")
+    heads = target.integer("{arch}.nextn_predict_layers")
+    blocks = target.integer("{arch}.block_count")
     if not heads or target.architecture in facts()["no_heads"]:
         return False, ""
     if heads > 1:
@@ -140,7 +141,8 @@ def _mtp_problem(target: Header, draft: Header) -> str:
 
 
 def _eagle3_problem(target: Header, draft: Header) -> str:
-    layers, count = draft.numbers.get("eagle3.target_layers", ()), _trunk(target)
+    layers = draft.numbers.get("eagle3.target_layers", ())
+    count = _trunk(target)
     if target.architecture not in facts()["layer_inputs"]:
         return f"llama.cpp does not hand out what the layers of a {target.architecture} read"
     if len(layers) != _LAYERS:
@@ -149,13 +151,15 @@ def _eagle3_problem(target: Header, draft: Header) -> str:
     if not all(0 <= layer <= most for layer in layers):
         listed = ", ".join(f"{layer:.0f}" for layer in layers)
         return f"it reads layers {listed} of its target, which has {count}"
-    wide, narrow = target.integer("{arch}.embedding_length"), draft.integer("{arch}.embedding_length")
+    wide = target.integer("{arch}.embedding_length")
+    narrow = draft.integer("{arch}.embedding_length")
     if draft.integer("eagle3.target_hidden_size") != wide:
         hidden = draft.integer("eagle3.target_hidden_size")
         return f"it was made for a target {hidden} numbers wide, this one has {wide}"
     if borrows(draft) and narrow != wide:
         return f"it borrows tensors of its target, which is {wide} numbers wide, and is itself {narrow} wide"
-    known, drafted = draft.counts.get(TOKENS, 0), _drafted(draft)
+    known = draft.counts.get(TOKENS, 0)
+    drafted = _drafted(draft)
     return "" if all(0 <= token < known for token in drafted) else f"its d2t goes beyond {known:,} tokens"
 
 

@@ -179,7 +179,8 @@ def open_part(part: Path) -> BinaryIO:
 
 def _receive(url: str, file: RemoteFile, out: BinaryIO, digest: _Hash, meter: Meter) -> _Hash:
     """Append what is missing, however often the connection breaks; return the checksum of all."""
-    failures, furthest = 0, out.tell()
+    failures = 0
+    furthest = out.tell()
     while out.tell() < file.bytes:
         try:
             digest = _receive_once(url, file, out, digest, meter)
@@ -335,10 +336,12 @@ class _LargeFile:
 
 def _file(entry: Mapping[str, object]) -> RemoteFile:
     """Read a file of the Hub's answer; large files have their size and checksum in `lfs`."""
-    size, blob = entry.get("size", -1), entry.get("blobId", "")
+    size = entry.get("size", -1)
+    blob = entry.get("blobId", "")
     if of_large := entry.get("lfs"):
         large = read(_LargeFile, of_large, "a file.lfs")
-        size, blob = large.size, large.sha256
+        size = large.size
+        blob = large.sha256
     return read(RemoteFile, {"name": entry["rfilename"], "bytes": size, "blob": blob}, "a file")
 
 
@@ -511,7 +514,8 @@ def check_space(what: str, folder: Path, needed: int) -> None:
 
 def link(folder: Path, commit: str, file: RemoteFile) -> None:
     """Put a file into a commit's folder: a link to its blob, or the blob if links are not supported."""
-    pointer, blob = pointer_of(folder, commit, file), _blob(folder, file)
+    pointer = pointer_of(folder, commit, file)
+    blob = _blob(folder, file)
     if is_here(file, pointer):
         return
     pointer.parent.mkdir(parents=True, exist_ok=True)

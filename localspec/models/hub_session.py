@@ -74,7 +74,8 @@ class RefusedError(Exception):
 
     def __init__(self, status: int, code: str) -> None:
         super().__init__(status, code)
-        self.status, self.code = status, code
+        self.status = status
+        self.code = code
 
 
 @contextmanager
@@ -137,7 +138,8 @@ def retries(error: Exception) -> int:
 
     Nor if the Hub redirects to an impossible name.
     """
-    kinds, text = _kinds(error), str(error)
+    kinds = _kinds(error)
+    text = str(error)
     if _is_unresolved(text) and _proxy() is None and _host(error) != _endpoint_host():
         return 0
     if isinstance(error, RefusedError):
@@ -176,7 +178,9 @@ def unlike_the_hub(why: str = "") -> UserError:
 
 def unreachable(error: Exception) -> UserError:
     """Return the error for a missing response."""
-    host, text, proxy = _host(error), str(error), _proxy()
+    host = _host(error)
+    text = str(error)
+    proxy = _proxy()
     lowered = text.lower()
     if proxy is not None:
         return UnreachableError(
@@ -239,7 +243,8 @@ def offline(what: str, others: Sequence[str] = ()) -> UserError:
 
 
 def _refused(what: str, error: RefusedError) -> UserError:
-    status, host = error.status, _endpoint_host()
+    status = error.status
+    host = _endpoint_host()
     has_token = bool(headers().get("authorization"))
     if error.code == "GatedRepo" or (status == 403 and not has_token):
         then = "with the account of your HF_TOKEN" if has_token else f"then {_TOKEN_HINT}"
@@ -260,7 +265,9 @@ def _refused(what: str, error: RefusedError) -> UserError:
     later = "try again later; the part so far is saved"
     words, hint = ("has a server error", later) if status >= 500 else (f"refuses {what}", "check the name")
     if status in (401, 403):
-        words, hint = f"refuses access to {what} with this token", _TOKEN_HINT
+        words = f"refuses access to {what} with this token"
+        hint = _TOKEN_HINT
     elif status == 429:
-        words, hint = "wants fewer requests", "wait a few minutes and pull again"
+        words = "wants fewer requests"
+        hint = "wait a few minutes and pull again"
     return UnreachableError(f"{host} {words} (HTTP {status})", hint)

@@ -172,7 +172,8 @@ def is_of(model: LocalModel, wanted: Reference) -> bool:
     """Return whether a model is of the repository, and the commit, of a reference."""
     if model.source == "ollama":  # its names may look alike
         return False
-    repository, revision = wanted.repository.lower(), (wanted.revision or "").lower()
+    repository = wanted.repository.lower()
+    revision = (wanted.revision or "").lower()
     is_in_commit = f"/snapshots/{revision}" in model.path.as_posix()
     if revision and not (len(revision) >= SHORT_COMMIT and is_in_commit):
         return False
@@ -244,7 +245,8 @@ def candidates(place: ModelFolder, headers: Headers) -> Iterator[_Found]:
     if stat.S_ISDIR(mode):
         yield from _Walk(place, headers).models()
     elif stat.S_ISREG(mode):
-        name, files = whole_text(stem_of(place.path.name)), _all_of(place.path)
+        name = whole_text(stem_of(place.path.name))
+        files = _all_of(place.path)
         kind = headers.kind(place.path, files) or "model"
         yield (
             LocalModel(name, place.path, files, 0, place.kind, problem=_NO_MODEL.get(kind, ""), kind=kind),
@@ -279,7 +281,8 @@ class _Walk:
         self._left = MAX_ENTRIES
 
     def models(self) -> Iterator[_Found]:
-        place, kind = self._place.path, self._place.kind
+        place = self._place.path
+        kind = self._place.kind
         for folder, folders, files in self._folders(place):
             depth = len(folder.relative_to(place).parts)
             if is_store(folder):
@@ -339,7 +342,8 @@ class _Walk:
         yield from _Named(root, self._place.kind, self._headers, repository).models(names)
 
     def _repository(self, folder: Path, repository: str) -> Iterator[_Found]:
-        newest, kind = current_commit(folder), self._place.kind
+        newest = current_commit(folder)
+        kind = self._place.kind
         commits = sorted((folder / "snapshots").glob("*"))
         for root in sorted(commits, key=lambda commit: commit.name != newest):
             paths = (folder / name for folder, _, names in self._folders(root) for name in names)
@@ -379,9 +383,11 @@ class _Named:
     def _found(self, file: str, names: Sequence[str]) -> LocalModel:
         """Return the model that begins with a file, without its name."""
         try:
-            parts, missing = all_parts(file, names), ""
+            parts = all_parts(file, names)
+            missing = ""
         except UserError as error:
-            parts, missing = (file,), str(error)
+            parts = (file,)
+            missing = str(error)
         paths = tuple(self.root / part for part in parts)
         kind = self.headers.kind(paths[0], paths) or kind_by_name(file)
         problem = missing or _NO_MODEL.get(kind, "")
@@ -442,7 +448,8 @@ class Headers:
     """The kinds and shapes of files, or why they have none, by path, size and time of change."""
 
     def __init__(self, file: Path, read: Callable[[Path], ModelShape]) -> None:
-        self._file, self._read = JsonFile(file, _Remembered, largest=2**24), read
+        self._file = JsonFile(file, _Remembered, largest=2**24)
+        self._read = read
         held = self._file.read()
         models = held.models if held and held.version == __version__ else ()
         self._known = {each.path: each for each in models}
@@ -467,7 +474,9 @@ class Headers:
         stamp = " ".join(f"{stat.st_size}:{stat.st_mtime_ns}" for stat in stats)
         known = self._known.get(str(path))
         if known is None or known.stamp != stamp:
-            kind, shape, problem = _kind_of(path), None, ""
+            kind = _kind_of(path)
+            shape = None
+            problem = ""
             try:
                 shape = self._read(path)
             except ModelFileError as error:

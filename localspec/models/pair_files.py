@@ -95,7 +95,8 @@ def _check_request(request: PairRequest) -> None:
 
 
 def _paths(request: PairRequest, source: ModelSource) -> tuple[Path, Path | None]:
-    target, draft = request.target.name, request.draft.name
+    target = request.target.name
+    draft = request.draft.name
     if not target:
         return default_pair()
     if request.file is not None and isinstance(target, Reference):
@@ -138,8 +139,10 @@ def _drafting(request: PairRequest, target: Path, draft: Path | None) -> tuple[P
         return None, ()
     notes: tuple[str, ...] = ()
     if draft is not None and (problem := unsupported_draft(draft)):
-        draft, notes = None, (problem,)
-    wanted, kind = request.draft_kind, kind_of_draft(target, draft)
+        draft = None
+        notes = (problem,)
+    wanted = request.draft_kind
+    kind = kind_of_draft(target, draft)
     if draft is None and kind is not None and request.mode not in ("off", "ngram"):
         draft = target
     if kind is not None and request.mode == "ssd":

@@ -87,9 +87,11 @@ class PairRequest:
         The chat template stays only if the request `keeps_template`: it was meant for another model.
         """
         target = replace(self.target, name=str(choice.target))
-        draft, mode = replace(self.draft, name=None if choice.draft is None else str(choice.draft)), self.mode
+        draft = replace(self.draft, name=None if choice.draft is None else str(choice.draft))
+        mode = self.mode
         if choice.draft is None:
-            draft, mode = ModelRequest(), None
+            draft = ModelRequest()
+            mode = None
         return replace(
             self,
             target=target,
@@ -143,7 +145,8 @@ class PairRequest:
     @property
     def fixed(self) -> tuple[str, ...]:
         """Return the fields of `LoadOptions` that the user set, which tuned values do not change."""
-        target, draft = self.target, self.draft
+        target = self.target
+        draft = self.draft
         has_batch = (self.batch, self.micro_batch) != (None, None)
         given = {
             "threads": target.threads is not None,

@@ -124,7 +124,8 @@ def _text(raw: bytes, token: int) -> bytes:
 def _agreement(target: int, draft: int) -> str:
     if target == draft:
         return f"the same {target:,} tokens"
-    more, what = abs(target - draft), "target" if target > draft else "draft"
+    more = abs(target - draft)
+    what = "target" if target > draft else "draft"
     return f"the same {min(target, draft):,} tokens; {more} more of the {what} stay unused in drafts"
 
 
@@ -144,8 +145,10 @@ def _terms_of_open(vocabulary: Vocabulary) -> _VocabularyTraits:
 
 
 def _terms_of_file(header: Header) -> _VocabularyTraits:
-    model, pre = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre")
-    unknown, begins = (model or "missing", -1, -1, False, False), facts()["begins"]
+    model = header.text("tokenizer.ggml.model")
+    pre = header.text("tokenizer.ggml.pre")
+    unknown = (model or "missing", -1, -1, False, False)
+    begins = facts()["begins"]
     kind, bos, eos, adds_bos, adds_eos = facts()["tokenizers"].get(model, unknown)
     always = model == "gemma4"
     if kind == "BPE":

@@ -75,7 +75,8 @@ def _plan_linked_folder(model: LocalModel, link: Path, caches: Sequence[ModelFol
 
     Raises UserError where other models need the link, too.
     """
-    files, own = [_real(file) for file in model.files], set(map(_real_entry, model.files))
+    files = [_real(file) for file in model.files]
+    own = set(map(_real_entry, model.files))
     there = find_models(places=[ModelFolder(link, "folder")])
     paths = [name.path for found in there for name in (found, *found.others)]
     others = [path for path in paths if _real_entry(path) not in own and path.parent.name != "blobs"]
@@ -113,10 +114,12 @@ def _plan_links(model: LocalModel, repository: Path, caches: Sequence[ModelFolde
     snapshots = _files_below(repository / "snapshots")
     links = [path for path in snapshots if _inside_commit(path, repository) in names and _real(path) in files]
     own = {_real_entry(link) for link in links}
-    own_blobs, shared = _real(repository) / "blobs", _real(repository).parent / "blobs"
+    own_blobs = _real(repository) / "blobs"
+    shared = _real(repository).parent / "blobs"
     blobs = {blob for link in links for blob in _led_to(link)} - own
     others = _linked_elsewhere([*links, *(blob for blob in blobs if blob.parent == own_blobs)], repository)
-    paths, kept = list(links), []
+    paths = list(links)
+    kept = []
     for blob in sorted(blobs):
         if blob in others:
             kept.append(f"{blob} stays: another model uses it")
@@ -184,7 +187,8 @@ def _linked_elsewhere(own: Sequence[Path], *more: Path) -> set[Path]:
 
 def _led_to(link: Path) -> Iterator[Path]:
     """Yield what a link leads to, step by step: further links, and at last a file."""
-    path, seen = _real_entry(link), set[Path]()
+    path = _real_entry(link)
+    seen = set[Path]()
     with suppress(OSError):  # a name that is too long
         while path.is_symlink() and path not in seen:
             seen.add(path)

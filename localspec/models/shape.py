@@ -92,7 +92,8 @@ class LayerShape:
         return tuple(map(self._part, heads, inner))
 
     def _part(self, heads: float, inner: float) -> LayerShape:
-        weights, read = float(self.weight_bytes), float(self.read_bytes)
+        weights = float(self.weight_bytes)
+        read = float(self.read_bytes)
         for divided, part in ((self.attention, heads), (self.feed_forward, inner)):
             if divided is not None:
                 weights -= (1 - part) * divided.weight_bytes
@@ -200,7 +201,8 @@ class ModelShape:
     @property
     def doubt(self) -> str:
         """Return the layers of the header that are missing in the file; empty if none are."""
-        there, claimed = sum(layer.weight_bytes > 0 for layer in self.layers), len(self.layers)
+        there = sum(layer.weight_bytes > 0 for layer in self.layers)
+        claimed = len(self.layers)
         if there == claimed:
             return ""
         return f"the header claims {claimed:,} layers, and {there:,} are there: llama.cpp may refuse the file"
@@ -252,7 +254,8 @@ def _layers(header: Header, grouped: Mapping[int, Mapping[str, Tensor]]) -> tupl
     caches = blocks - header.integer("{arch}.attention.shared_kv_layers")
     if header.architecture == "gemma3n":
         caches = 20
-    used, experts = _most(header, _EXPERTS_USED), header.integer("{arch}.expert_count")
+    used = _most(header, _EXPERTS_USED)
+    experts = header.integer("{arch}.expert_count")
     if not (0 < used <= experts or used == experts == 0):
         raise header.broken(f"{used:,} of {experts:,} experts are in use")
     heads = kv_heads(header, count)
@@ -342,7 +345,8 @@ def _cache_widths(header: Header, windows: Sequence[int | None]) -> Iterator[tup
 
 
 def _state_bytes(header: Header) -> int:
-    width, heads = header.integer("{arch}.embedding_length"), header.integer("{arch}.attention.head_count")
+    width = header.integer("{arch}.embedding_length")
+    heads = header.integer("{arch}.attention.head_count")
     if head := header.integer("{arch}.wkv.head_size"):
         shifts = header.integer("{arch}.token_shift_count", 2)
         return _FLOAT * width * (shifts + head)
@@ -352,12 +356,14 @@ def _state_bytes(header: Header) -> int:
     if head := header.integer("{arch}.kda.head_dim"):
         inner = head * heads
         return _FLOAT * (3 * max(0, kernel - 1) * inner + head * inner)
-    inner, state = header.integer("{arch}.ssm.inner_size"), header.integer("{arch}.ssm.state_size")
+    inner = header.integer("{arch}.ssm.inner_size")
+    state = header.integer("{arch}.ssm.state_size")
     groups = header.integer("{arch}.ssm.group_count")
     return _FLOAT * (max(0, kernel - 1) * (inner + 2 * groups * state) + state * inner)
 
 
-_TABLE, _OUTPUT = "token_embd.weight", "output.weight"
+_TABLE = "token_embd.weight"
+_OUTPUT = "output.weight"
 _LAYER_TABLE = "per_layer_token_embd.weight"
 
 
@@ -368,7 +374,8 @@ def read_shape(path: Path, overrides: Sequence[TensorOverride] = ()) -> ModelSha
     """
     header = read_model(path)
     shape = _shape(header)
-    used, count = _most(header, _EXPERTS_USED), header.integer("{arch}.expert_count")
+    used = _most(header, _EXPERTS_USED)
+    count = header.integer("{arch}.expert_count")
     for tensor in header.tensors if overrides else ():
         if device := device_of(tensor.name, overrides):
             shape = _moved(shape, tensor, device, lambda size: _used(size, used, count))
@@ -390,7 +397,8 @@ def _moved(shape: ModelShape, tensor: Tensor, device: str, used: Callable[[int],
     number = int(block[1])
     if number >= len(shape.layers):  # of a head, which is another shape
         return shape
-    layer, experts = shape.layers[number], EXPERTS.match(block[2])
+    layer = shape.layers[number]
+    experts = EXPERTS.match(block[2])
     read = used(tensor.bytes) if experts else tensor.bytes
     left = tuple(
         replace(each, bytes=each.bytes - tensor.bytes) if experts and each.name == experts[1] else each
@@ -409,7 +417,8 @@ def _moved(shape: ModelShape, tensor: Tensor, device: str, used: Callable[[int],
 
 def read_draft_shape(target: Path, draft: Path, overrides: Sequence[TensorOverride] = ()) -> ModelShape:
     """Read the shape of a drafter: for a head, its own tensors and those that it reads."""
-    kind, shape = kind_of_draft(target, draft), read_shape(draft, overrides)
+    kind = kind_of_draft(target, draft)
+    shape = read_shape(draft, overrides)
     if kind is None:
         return shape
     header = read_model(draft)
@@ -422,13 +431,15 @@ def read_draft_shape(target: Path, draft: Path, overrides: Sequence[TensorOverri
 
 def _head_shape(header: Header, shape: ModelShape, *, is_own: bool) -> ModelShape:
     """Return the shape of the MTP head in a file, with the rest of the file if that is not the target's."""
-    part, groups = head_part(header), _most(header, "{arch}.attention.head_count_kv")
+    part = head_part(header)
+    groups = _most(header, "{arch}.attention.head_count_kv")
     width = shape.width // max(1, shape.heads)
     keys, values = (header.integer(f"{{arch}}.attention.{kind}_length", width) for kind in ("key", "value"))
     block = next(iter(by_layer(part.tensors)[0].values()))
     experts = _experts(block)
     whole = sum(each.bytes for each in experts)
-    used, count = _most(header, _EXPERTS_USED), header.integer("{arch}.expert_count")
+    used = _most(header, _EXPERTS_USED)
+    count = header.integer("{arch}.expert_count")
     read = part.weight_bytes - whole + _used(whole, used, count)
     layer = LayerShape(part.weight_bytes, read, groups * keys, groups * values, experts=experts)
     return replace(
@@ -472,7 +483,8 @@ def _shape(header: Header) -> ModelShape:
     table = outside.pop(_TABLE).bytes if _TABLE in outside else 0
     layer_table = outside.pop(_LAYER_TABLE).bytes if _LAYER_TABLE in outside else 0
     tied = table > 0 and _OUTPUT not in outside
-    width, heads = header.integer("{arch}.embedding_length"), _most(header, "{arch}.attention.head_count")
+    width = header.integer("{arch}.embedding_length")
+    heads = _most(header, "{arch}.attention.head_count")
     rest = sum(tensor.bytes for tensor in outside.values())
     heads_in_file = header.integer("{arch}.nextn_predict_layers") if len(layers) in grouped else 0
     return ModelShape(

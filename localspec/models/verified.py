@@ -67,7 +67,8 @@ def verify(files: Iterable[Path], on_progress: Callable[[float], object] = float
     Where one cannot be read, opening it reports the error.
     """
     there = [path for path in files if path.is_file()]
-    total, done = sum(path.stat().st_size for path in there), 0
+    total = sum(path.stat().st_size for path in there)
+    done = 0
 
     def on_read(count: int) -> None:
         nonlocal done

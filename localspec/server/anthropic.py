@@ -34,7 +34,8 @@ def error(failure: ApiError) -> Json:
     usual = "api_error" if failure.status >= 500 else "invalid_request_error"
     known = failure.kind if failure.status in (401, 403, 404) else usual
     kind = _KINDS.get(failure.status, known)
-    message, overflow = failure.message, failure.overflow
+    message = failure.message
+    overflow = failure.overflow
     if overflow is not None and overflow.tokens:
         message = f"prompt is too long: {overflow.tokens} tokens > {overflow.context - 1} maximum"
     return {"type": "error", "error": {"type": kind, "message": message}}
@@ -105,7 +106,9 @@ def _turn(turn: Json) -> Iterator[Json]:
     if not isinstance(content, list):
         yield {"role": turn.get("role"), "content": content}
         return
-    parts, calls, has_results = list[object](), list[Json](), False
+    parts = list[object]()
+    calls = list[Json]()
+    has_results = False
     for block in content:
         kind = block.get("type") if isinstance(block, dict) else "text"
         if kind == "tool_use":
@@ -120,7 +123,8 @@ def _turn(turn: Json) -> Iterator[Json]:
             has_results = True
             if calls:
                 yield {"role": turn.get("role"), "content": parts, "tool_calls": calls}
-                parts, calls = [], []
+                parts = []
+                calls = []
             yield {"role": "tool", "tool_call_id": _id_here(block, "tool_use_id"), "content": _result(block)}
         else:
             parts.append(block)
@@ -143,10 +147,12 @@ class _Reply(ProtocolReply):
 
     def __init__(self, chat: Chat, tokens: int, *, hears_pings: bool) -> None:
         super().__init__(chat.blocks())
-        self._here, self._content = chat.here, list[Json]()
+        self._here = chat.here
+        self._content = list[Json]()
         self._place = 0  # of the block in progress
         self.form = replace(SERVER_SENT, waiting=self._waiting)
-        self._pings, self._hears_pings = 0, hears_pings
+        self._pings = 0
+        self._hears_pings = hears_pings
         self._tokens = tokens
         self._head: Json = {
             "id": f"msg_{uuid4().hex[:24]}",
@@ -176,7 +182,8 @@ class _Reply(ProtocolReply):
         return "".join(map(frame, events))
 
     def events_of(self, step: BlockEvent) -> Iterator[Json]:
-        block, index = step.block, self._place
+        block = step.block
+        index = self._place
         if step.kind == "ends":
             self._content.append(self._block(block))
             self._place += 1
@@ -213,7 +220,8 @@ class _Reply(ProtocolReply):
             if not block.is_here:
                 return {"type": "tool_use", "id": block.id, **called}
             assert self._here is not None  # or no call would run here
-            label, name = self._here.labels[block.name], self._here.offered.owners[block.name][0].own_name
+            label = self._here.labels[block.name]
+            name = self._here.offered.owners[block.name][0].own_name
             about = {"type": "mcp_tool_use", "id": f"{_HERE}{block.id}", "server_name": label}
             return {**called, **about, "name": name}
         if block.kind == "thinking":

@@ -91,11 +91,13 @@ class LoggedApplication:
 
     def __init__(self, application: ASGIApp, models: ServedModels) -> None:
         """Remember what answers, and the models of the server."""
-        self._application, self.models = application, models
+        self._application = application
+        self.models = models
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        status, failure = 0, None
+        status = 0
+        failure = None
         scope = {**scope, "path": _cleaned(scope["path"])}
 
         async def watched(message: Message) -> None:
@@ -139,7 +141,8 @@ def application(models: ServedModels, policy: AccessPolicy) -> LoggedApplication
 
     async def fail(request: Request, failed: Exception) -> Response:
         request.state.failure = failed
-        refused, words = to_api_error(failed), errors.get(request.url.path, error)
+        refused = to_api_error(failed)
+        words = errors.get(request.url.path, error)
         later = {"Retry-After": str(RETRY_S)} if isinstance(failed, QueueFullError) else None
         return JSONResponse(words(refused), refused.status, later)
 
@@ -154,7 +157,8 @@ def application(models: ServedModels, policy: AccessPolicy) -> LoggedApplication
         for protocol in protocols
         for path in (*protocol.handlers, *protocol.told)
     }
-    errors, routes = {}, list[Route]()
+    errors = {}
+    routes = list[Route]()
     for answer, protocols in groups:
         for protocol in protocols:
             for method, handlers in (("POST", protocol.handlers), ("GET", protocol.told)):

@@ -84,8 +84,12 @@ class BlockStream:
         Without `parallel` all calls but the first are left out. Calls of the tools `here` are not the
         client's.
         """
-        self._reader, self._schemas, self._parallel, self._here = reader, schemas, parallel, here
-        self._starts, self._is_read = [0], False  # of its messages; whether the last one is complete
+        self._reader = reader
+        self._schemas = schemas
+        self._parallel = parallel
+        self._here = here
+        self._starts = [0]  # of its messages
+        self._is_read = False  # whether the last one is complete
         self.all: list[ContentBlock] = []
         self.scores: list[TokenScore] = []
         self._sent = 0  # of them
@@ -95,13 +99,15 @@ class BlockStream:
 
     def new_scores(self) -> list[TokenScore]:
         """Return the scores that were not sent yet, which then are."""
-        new, self._sent = self.scores[self._sent :], len(self.scores)
+        new = self.scores[self._sent :]
+        self._sent = len(self.scores)
         return new
 
     def go_on(self, reader: AnswerReader) -> None:
         """Take another message of the answer."""
         self._starts.append(len(self.all))
-        self._reader, self._is_read = reader, False
+        self._reader = reader
+        self._is_read = False
 
     def take(self, event: ReplyEvent) -> Iterator[BlockEvent]:
         """Yield the steps of an event of the answer."""
@@ -118,7 +124,8 @@ class BlockStream:
             yield BlockEvent("runs", self._called(event.call))
         elif isinstance(event, CallEnded):
             block = self._called(event.run.call)
-            block.run, block.output = event.run, event.text
+            block.run = event.run
+            block.output = event.text
             yield BlockEvent("over", block)
         elif isinstance(event, Finished):
             self.finished = event

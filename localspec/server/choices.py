@@ -41,7 +41,9 @@ class ChoicesReply(SeveralAnswers):
     ) -> None:
         """Begin with nothing; each prompt gets `number` answers, which may call the tools `here`."""
         super().__init__([blocks() for _ in asked])
-        self._here, self._number, self._wanted = here, number, wanted
+        self._here = here
+        self._number = number
+        self._wanted = wanted
         self._prompts = [one.overrides.answer.prompt for one in asked]
         self._is_chat = not isinstance(self._prompts[0], str)
         self._head: Json = {
@@ -99,7 +101,8 @@ class ChoicesReply(SeveralAnswers):
         }
 
     def _said(self, number: int, blocks: BlockStream) -> Json:
-        text, thinking = blocks.text("text"), blocks.text("thinking")
+        text = blocks.text("text")
+        thinking = blocks.text("thinking")
         if not self._is_chat:
             return {"text": f"{self._prompts[number]}{text}" if self._wanted.echoes else text}
         calls = [

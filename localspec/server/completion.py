@@ -104,7 +104,8 @@ async def _answered(
     schemas = await schemas_of(service, answers[0])
     blocks = partial(bare_blocks, schemas)
     reply = _Reply(service, every, native, blocks, tells_progress=bool(body.return_progress))
-    streams, at_once = bool(body.stream), service.queue.at_once
+    streams = bool(body.stream)
+    at_once = service.queue.at_once
     events = reply.events_of_all(lambda which: service.answer(every[which]), 1, at_once, streams=streams)
     return await reply.send(request, events, streams=streams)
 
@@ -122,7 +123,9 @@ class _Reply(SeveralAnswers):
         tells_progress: bool,
     ) -> None:
         super().__init__([blocks() for _ in every])
-        self._service, self._asked, self._native = service, every, native
+        self._service = service
+        self._asked = every
+        self._native = native
         self._tells_progress = tells_progress
 
     def _head(self, number: int) -> Json:
@@ -155,8 +158,10 @@ class _Reply(SeveralAnswers):
 
     def _told(self, number: int, blocks: BlockStream) -> Json:
         assert blocks.finished is not None
-        finished, summary = blocks.finished, blocks.finished.summary
-        text, asked = blocks.text("text"), self._asked[number]
+        finished = blocks.finished
+        summary = blocks.finished.summary
+        text = blocks.text("text")
+        asked = self._asked[number]
         return {
             **self._head(number),
             "generation_settings": self._service.settings(asked),

@@ -87,7 +87,8 @@ async def _old_ollama(service: EmbeddingService, request: Request) -> Response:
 
 async def _embedded(service: EmbeddingService, request: Request) -> tuple[EmbeddingBody, _Embedded]:
     """Embed the texts of a request; raises UserError."""
-    body, embedder = read(EmbeddingBody, await read_json(request)), service.embedder
+    body = read(EmbeddingBody, await read_json(request))
+    embedder = service.embedder
     texts = _texts(body.given)
     if body.embd_normalize != 2:
         raise UserError("embd_normalize is offered as 2 alone: vectors have a length of 1", "leave it out")

@@ -97,7 +97,8 @@ async def _generate(service: ChatService, request: Request) -> Response:
 
 def _with_triggers(service: ChatService, wanted: GenerationRequest) -> GenerationRequest:
     """Return a request whose calls follow the schemas of its tools; raises UserError for wrong ones."""
-    queue, variables = service.queue, wanted.template_variables
+    queue = service.queue
+    variables = wanted.template_variables
     form = queue.tool_format(variables)
     try:
         offer = offer_of(queue.models, wanted.tools, variables, form)

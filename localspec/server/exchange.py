@@ -277,7 +277,8 @@ class _EventStream(StreamingResponse):
 
 async def unless_gone(request: Request, wanted: Coroutine[object, object, T]) -> T:
     """Wait for something as long as the client does; raises HTTPException when it has left."""
-    task, left = asyncio.ensure_future(wanted), asyncio.ensure_future(leaving(request))
+    task = asyncio.ensure_future(wanted)
+    left = asyncio.ensure_future(leaving(request))
     try:
         await asyncio.wait((task, left), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():

@@ -119,7 +119,8 @@ def _tool_call(call: GivenCall) -> ToolCall:
 
 def _answering_calls(messages: Sequence[Message], names: Sequence[str | None]) -> Iterator[Message]:
     """Yield messages with an id for each call, and for each result that has none the id of its call."""
-    number, waiting = 0, list[ToolCall]()
+    number = 0
+    waiting = list[ToolCall]()
     for message, name in zip(messages, names, strict=True):
         calls = tuple(
             call if call.id else replace(call, id=f"call{number + at:05}")

@@ -39,7 +39,8 @@ class NamedTool:
 
 def named(tool: Json, namespace: object = None) -> NamedTool:
     """Return the tool that a description, a choice, or a call of it names; raises UserError."""
-    name, space = tool.get("name"), namespace or tool.get("namespace") or ""
+    name = tool.get("name")
+    space = namespace or tool.get("namespace") or ""
     if not isinstance(name, str) or not isinstance(space, str):
         raise UserError("a tool, a call or a choice of one has no name")
     return NamedTool(name, space, tool.get("type") in ("custom", "custom_tool_call"))
@@ -59,16 +60,19 @@ def flat_tools(tools: Iterable[Json], namespace: object = None) -> Iterator[tupl
 
 def _function(tool: Json, found: NamedTool) -> Json:
     """Return a tool in the nested form of a chat."""
-    about, parameters = tool.get("description"), tool.get("parameters")
+    about = tool.get("description")
+    parameters = tool.get("parameters")
     if found.is_custom:
-        about, parameters = _with_format(tool), _INPUT
+        about = _with_format(tool)
+        parameters = _INPUT
     function = {"name": found.flat, "description": about, "parameters": parameters}
     return {"type": "function", "function": function}
 
 
 def _with_format(tool: Json) -> str:
     """Return the description of a custom tool, with the grammar of its input: nothing else says it."""
-    form, about = tool.get("format"), str(tool.get("description") or "")
+    form = tool.get("format")
+    about = str(tool.get("description") or "")
     if not isinstance(form, dict) or form.get("type") != "grammar":
         return about
     return f"{about}\nThe input meets this {form.get('syntax')} grammar:\n{form.get('definition')}".strip()

@@ -73,7 +73,8 @@ class ChatOffer:
 
     def prepare(self, others: Sequence[HeldMemory], on_progress: OnProgress) -> PreparedModel:
         """Check the files, and plan the pair in the process that would open it."""
-        watch, request = OpeningWatch(on_progress), self.request
+        watch = OpeningWatch(on_progress)
+        request = self.request
         if self.finds_draft:
             request = request.choosing(choice_named(str(request.target.name), (), others))
         files = find_files(request, watch)
@@ -99,7 +100,8 @@ class ChatOffer:
 
     def opened(self, first: Worker, found: RoomyPair, load: Callable[[Worker], None]) -> ChatService:
         """Open a planned pair by `load`, and in another process whenever one has died."""
-        settings, workers = self.settings, [first]
+        settings = self.settings
+        workers = [first]
         saved = saved_bytes() if settings.saved is None else settings.saved
 
         def open_models() -> Worker:

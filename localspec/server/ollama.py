@@ -56,7 +56,9 @@ async def _chat(service: ChatService, request: Request) -> Response:
 
 async def _generate(service: ChatService, request: Request) -> Response:
     body = an_object(await read_json(request), "the request")
-    prompt, system, suffix = body.get("prompt"), body.get("system"), body.get("suffix")
+    prompt = body.get("prompt")
+    system = body.get("system")
+    suffix = body.get("suffix")
     if not prompt:
         return JSONResponse(_loaded(service, body) | {"response": ""})
     if body.get("raw") or suffix:
@@ -72,7 +74,8 @@ async def _generate(service: ChatService, request: Request) -> Response:
         before: list[Json] = [{"role": "system", "content": system}] if system else []
         turns = [*before, {"role": "user", "content": _with_images(prompt, body)}]
         chat = await asked_in_chat(service, body_of(_in_openai_words(body, turns)))
-        asked, blocks = chat.asked, chat.blocks()
+        asked = chat.asked
+        blocks = chat.blocks()
     reply = _TextReply(asked, blocks)
     return await reply.send(request, service.answer(asked), streams=body.get("stream") is not False)
 
@@ -81,7 +84,8 @@ def _in_openai_words(body: Json, turns: list[Json]) -> Json:
     """Return a request in the form of OpenAI's chat, whose reader validates it."""
     options = dict(an_object(body.get("options") or {}, "options"))
     limit = options.pop("num_predict", None)
-    thinking, form = body.get("think"), body.get("format")
+    thinking = body.get("think")
+    form = body.get("format")
     words: Json = {name: body.get(name) for name in _SAME} | options
     words |= {"messages": turns, "max_tokens": None if limit in (-1, -2) else limit}
     if isinstance(words["model"], str):
@@ -242,7 +246,8 @@ async def _show(models: ServedModels, request: Request) -> Response:
     described = None if model is None else await description(model)
     if model is None or described is None:
         raise models.unknown(name)
-    target, settings = described.target, dict[str, object]()
+    target = described.target
+    settings = dict[str, object]()
     profile = model.offer.profiles.get(name.removesuffix(":latest"))
     if isinstance(model.opened, ChatService) and profile is not None:
         settings = model.opened.settings(QueuedRequest(profile, model.opened.asked))

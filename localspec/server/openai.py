@@ -102,7 +102,8 @@ async def _count(service: ChatService, request: Request) -> Response:
 
 async def counted_tokens(service: ChatService, chat: Chat) -> int:
     """Return the number of tokens of a chat's prompt."""
-    answer, count = chat.asked.overrides.answer, service.queue.models.count_tokens
+    answer = chat.asked.overrides.answer
+    count = service.queue.models.count_tokens
     return await asyncio.to_thread(count, chat.messages, answer.tools, answer.template_variables)
 
 
@@ -132,7 +133,8 @@ async def _answered(
     def answer(which: int) -> AsyncGenerator[ReplyEvent]:
         return answered(service, rounds, lambda: reply.every[which], every[which])
 
-    streams, at_once = bool(body.stream), service.queue.at_once
+    streams = bool(body.stream)
+    at_once = service.queue.at_once
     events = reply.events_of_all(answer, number, at_once, streams=streams)
     return await reply.send(request, events, streams=streams)
 
@@ -273,7 +275,8 @@ async def asked_in_chat(service: ChatService, body: Body, *, runs_tools: bool = 
 
 async def _tools_here(service: ChatService, body: Body) -> ToolsHere | None:
     """Return the tools that a request wants to run here; None if it wants none, or none are offered."""
-    kit, tools = service.server.kit, body.tools or ()
+    kit = service.server.kit
+    tools = body.tools or ()
     if kit is None or body.tool_choice == "none" or body.max_tool_calls == 0:
         return None
     found = [wanted_server(tool, kit, f"tools[{at}]") for at, tool in enumerate(tools)]
@@ -291,7 +294,8 @@ async def _calling(
     must_call: Sequence[str],
 ) -> tuple[GenerationRequest, dict[str, CheckedSchema]]:
     """Return an answer that may call tools, or must call one of some, and the checks of their arguments."""
-    grammar, triggers = answer.grammar, tuple[Trigger, ...]()
+    grammar = answer.grammar
+    triggers = tuple[Trigger, ...]()
     arguments = {_name(tool): checked_arguments(tool) for tool in tools}
     is_schema = grammar is not None and grammar.kind == "json_schema"
     if must_call and grammar is not None and not is_schema:
@@ -346,7 +350,8 @@ def offered(body: Body, here: ToolsHere | None = None) -> tuple[tuple[str, ...],
             "parameters": _NO_PARAMETERS if function.parameters is None else function.parameters,
         }
         tools[function.name] = json.dumps({"type": "function", "function": described}, ensure_ascii=False)
-    choice, every = body.tool_choice, tuple(tools.values())
+    choice = body.tool_choice
+    every = tuple(tools.values())
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         choice, every = _allowed(choice, tools, here)
     if choice in (None, "auto", "none"):
@@ -525,7 +530,8 @@ def _stops(value: object) -> tuple[str, ...]:
 
 def _variables(body: Body) -> TemplateVariables:
     """Return the variables of the chat template; those that are named go before the effort."""
-    effort, value = body.reasoning_effort, body.chat_template_kwargs
+    effort = body.reasoning_effort
+    value = body.chat_template_kwargs
     value = {} if value is None else value
     if not isinstance(value, dict) or not all(
         isinstance(item, bool | int | float | str) for item in value.values()

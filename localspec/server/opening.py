@@ -130,7 +130,8 @@ class _Releasing(Response):
     """A response after which its model is not in use any more."""
 
     def __init__(self, response: Response, release: Callable[[], None]) -> None:
-        self._response, self.release = response, release
+        self._response = response
+        self.release = release
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -150,7 +151,10 @@ class _BegunStream(Response):
         words: Callable[[], str],
     ) -> None:
         super().__init__(media_type=protocol.form.media_type, headers=UNCACHED)
-        self._response, self._protocol, self._request, self._words = response, protocol, request, words
+        self._response = response
+        self._protocol = protocol
+        self._request = request
+        self._words = words
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [header for header in self.raw_headers if header[0] != b"content-length"]

@@ -23,7 +23,8 @@ def read_origin(text: str) -> str:
         return text
     try:
         parts = urlsplit(text)
-        host, port = parts.hostname or "", parts.port
+        host = parts.hostname or ""
+        port = parts.port
     except ValueError:
         raise UserError(f"--allow-origin {text} is not an origin", _HINT) from None
     if not parts.scheme or not host or parts.username is not None or not text.isascii():

@@ -83,7 +83,8 @@ class Job(turns.Share):
         self.arrived.clear()
         found: list[GenerationEvent | LocalSpecError | None] = []
         while self.waiting:
-            event, last = self.waiting.popleft(), found[-1] if found else None
+            event = self.waiting.popleft()
+            last = found[-1] if found else None
             if isinstance(event, TextDelta) and isinstance(last, TextDelta):
                 found[-1] = TextDelta((*last.pieces, *event.pieces))
             else:
@@ -128,7 +129,10 @@ class EngineQueue:
         report: Callable[[str], object] = lambda _line: None,
     ) -> None:
         """Open the models in this thread and raise the error of that. `report` is called at every death."""
-        self._open, self.tuned_for, self.parallel, self._report = open_models, tuned_for, parallel, report
+        self._open = open_models
+        self.tuned_for = tuned_for
+        self.parallel = parallel
+        self._report = report
         self._numbers = 0
         self._jobs: list[Job] = []  # in the order of their arrival, without the running ones
         self._changed = threading.Condition()
@@ -227,17 +231,22 @@ class EngineQueue:
 
     def _work(self, looks: bool) -> None:
         while (job := self._next(looks=looks)) is not None:
-            models, error = self.models, None
+            models = self.models
+            error = None
             try:
                 is_over = self._take_turn(job)
             except LocalSpecError as failed:
-                error, is_over = failed, True
+                error = failed
+                is_over = True
             except Exception as failed:  # noqa: BLE001 - the others still wait for this thread
-                error, is_over = EngineError(f"unexpected {type(failed).__name__}: {failed}"), True
+                error = EngineError(f"unexpected {type(failed).__name__}: {failed}")
+                is_over = True
             if isinstance(error, EngineDied):
                 self._bury(error, models)
                 if not job.tokens and not job.tried_again:  # it may have died long before
-                    job.tried_again, job.read, is_over = True, 0, False
+                    job.tried_again = True
+                    job.read = 0
+                    is_over = False
                     job.paused = None
             with self._changed:
                 self._running.remove(job)
@@ -310,7 +319,8 @@ class EngineQueue:
         self, job: Job, models: SharedModels, one: OneAnswer | SharedModels
     ) -> Iterator[GenerationEvent]:
         if job.paused is not None:
-            number, job.paused = job.paused, None
+            number = job.paused
+            job.paused = None
             return one.resume(number)
         asked = job.asked
         if asked.work is not None:
@@ -333,7 +343,8 @@ class EngineQueue:
             lost = [job for job in self._jobs if job.tokens]
             self._jobs = [job for job in self._jobs if not job.tokens]
             for job in self._jobs:
-                job.paused, job.read = None, 0
+                job.paused = None
+                job.read = 0
         for job in lost:
             job.send(EngineDied(str(died)))
         self.trouble = str(died)

@@ -84,7 +84,8 @@ def _as_chat(body: Json) -> Json:
 
 def _add(messages: list[Json], item: Json) -> None:
     """Add an item of a conversation to the messages that a chat is made of."""
-    kind, role = item.get("type") or "message", item.get("role")
+    kind = item.get("type") or "message"
+    role = item.get("role")
     if str(kind).endswith("_output"):
         output = item.get("output", item)
         messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
@@ -102,7 +103,8 @@ def _add(messages: list[Json], item: Json) -> None:
 
 def _result_here(item: Json) -> Json:
     """Return the result of a call that ran on this side."""
-    output, error = item.get("output"), item.get("error")
+    output = item.get("output")
+    error = item.get("error")
     if isinstance(error, dict):
         output = error.get("content") or error.get("message")
     return {"role": "tool", "tool_call_id": _id_here(item), "content": output or error or ""}
@@ -121,13 +123,17 @@ def _add_to_turn(turn: Json, item: Json, kind: str) -> None:
         calls.append(_call_here(item) if is_here else _call(item, kind))
         return
     if kind == "reasoning":
-        name, text = "reasoning_content", text_of(item.get("content")) or text_of(item.get("summary"))
+        name = "reasoning_content"
+        text = text_of(item.get("content")) or text_of(item.get("summary"))
     elif kind == "message":
-        name, text = "content", text_of(item.get("content"))
+        name = "content"
+        text = text_of(item.get("content"))
     elif kind == "item_reference":
-        name, text = "content", "[an earlier item was here, which is not stored]"
+        name = "content"
+        text = "[an earlier item was here, which is not stored]"
     else:
-        name, text = "content", text_of({field: item[field] for field in item if field not in _BOOKKEEPING})
+        name = "content"
+        text = text_of({field: item[field] for field in item if field not in _BOOKKEEPING})
     before = turn.get(name)
     turn[name] = f"{before}\n\n{text}" if before else text
 
@@ -246,7 +252,8 @@ class _Reply(ProtocolReply):
         return self._tools.get(block.name, NamedTool(block.name))
 
     def events_of(self, step: BlockEvent) -> Iterator[Json]:
-        block, is_custom = step.block, self._tool(step.block).is_custom
+        block = step.block
+        is_custom = self._tool(step.block).is_custom
         at: Json = {"output_index": block.index + len(self._lists)}
         item = self._item(block, "in_progress")
         id_ = item["id"]

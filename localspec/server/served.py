@@ -164,8 +164,10 @@ class ServedModels:
     ) -> None:
         """OfferedModel some models, all of them closed."""
         self.all = [ServedModel(offer) for offer in offers]
-        self.report, self.totals = server.report, server.totals
-        self._any_name, self._idle_s = any_name, idle_s
+        self.report = server.report
+        self.totals = server.totals
+        self._any_name = any_name
+        self._idle_s = idle_s
         self._by_name: dict[str, ServedModel] = {}
         for model in self.all:
             self._by_name.update((name, model) for name in model.offer.ids)
@@ -207,7 +209,8 @@ class ServedModels:
 
     def has_opened(self, model: ServedModel, opened: OpenedModel, held: HeldMemory) -> None:
         """Take a model that was opened before the server runs."""
-        model.opened, model.held = opened, held
+        model.opened = opened
+        model.held = held
 
     def start(self) -> None:
         """Begin to watch for models that idle: the server runs."""
@@ -275,13 +278,15 @@ class ServedModels:
     def close(self) -> None:
         """Free all models, when the server has ended."""
         for model in self.all:
-            opened, model.opened = model.opened, None
+            opened = model.opened
+            model.opened = None
             if opened is not None:
                 opened.close()
 
     def _begin(self, model: ServedModel) -> None:
         if model.opening is None and not model.is_ready:
-            model.stopped, model.failure = False, ""
+            model.stopped = False
+            model.failure = ""
             model.opening = asyncio.create_task(self._open(model))
 
     async def _open(self, model: ServedModel) -> None:
@@ -296,7 +301,8 @@ class ServedModels:
             self._fail(model, error)
         except Exception as error:  # noqa: BLE001 - requests wait for the outcome
             self._fail(model, EngineError(f"unexpected {type(error).__name__}: {error}"))
-        model.opening, model.progress = None, None
+        model.opening = None
+        model.progress = None
         if model.is_ready:
             model.wanted = False
             self._hand_over(model)
@@ -304,11 +310,13 @@ class ServedModels:
             self._begin(model)
 
     async def _open_with_room(self, model: ServedModel) -> None:
-        began, on_progress = time.monotonic(), self._progress_of(model)
+        began = time.monotonic()
+        on_progress = self._progress_of(model)
         self._log(f"opening {model.name}")
         while True:
             await self._until(model, lambda: not any(other.closing for other in self.all))
-            others, model.progress = self._in_order_of_leaving(), 0.0
+            others = self._in_order_of_leaving()
+            model.progress = 0.0
             held = [other.held for other in others]
             prepared = await to_thread(model.offer.prepare, held, on_progress)
             if _is_unwanted(model) or prepared.closes:
@@ -319,7 +327,8 @@ class ServedModels:
                 break
             await self._make_room(model, others[: prepared.closes])
         model.opened = await to_thread(_opened, model, prepared, on_progress)
-        model.held, model.used_at = prepared.held, time.monotonic()
+        model.held = prepared.held
+        model.used_at = time.monotonic()
         self._log(f"{model.name} is open after {duration(time.monotonic() - began)}; {taken(model.held)}")
 
     def _progress_of(self, model: ServedModel) -> OnProgress:
@@ -376,12 +385,14 @@ class ServedModels:
         self._watch(model)
 
     def _fail(self, model: ServedModel, error: LocalSpecError) -> None:
-        model.failure, model.wanted = str(error), False
+        model.failure = str(error)
+        model.wanted = False
         self._log(f"{model.name} cannot be opened: {error}")
         _refuse(model, error)
 
     def _stop(self, model: ServedModel, error: LocalSpecError) -> None:
-        model.stopped, model.wanted = True, False
+        model.stopped = True
+        model.wanted = False
         _refuse(model, error)
         self._changed.set()
 
@@ -405,11 +416,13 @@ class ServedModels:
             model.closing = asyncio.create_task(self._close(model, reason))
 
     async def _close(self, model: ServedModel, reason: str) -> None:
-        opened, model.opened = model.opened, None
+        opened = model.opened
+        model.opened = None
         if opened is not None:
             await to_thread(opened.close)
             self._log(f"{model.name} was closed {reason}")
-        model.held, model.closing = HeldMemory(), None
+        model.held = HeldMemory()
+        model.closing = None
         self._changed.set()
 
     def _log(self, line: str) -> None:

@@ -132,7 +132,8 @@ class ChatService:
 
         Raises `QueueFullError`, and what writing the answer raises.
         """
-        began, finished = time.monotonic(), None
+        began = time.monotonic()
+        finished = None
         self.server.totals["requests"] += 1
         try:
             await self._check_room(asked)
@@ -149,7 +150,8 @@ class ChatService:
 
     async def _check_room(self, asked: QueuedRequest) -> None:
         """Raise ContextFullError for a conversation that would only be refused when its turn comes."""
-        answer, models = asked.overrides.answer, self.queue.models
+        answer = asked.overrides.answer
+        models = self.queue.models
         if not self.queue.jobs()[0] or asked.request is not None or asked.work is not None:
             return
         if isinstance(answer.prompt, str):

@@ -24,7 +24,8 @@ class SeveralAnswers(ProtocolReply):
 
     def turn_to(self, number: int) -> None:
         """Take the next events as those of another answer."""
-        self.at, self.blocks = number, self.every[number]
+        self.at = number
+        self.blocks = self.every[number]
 
     async def events_of_all(
         self, answer: Callable[[int], AsyncGenerator[ReplyEvent]], number: int, at_once: int, *, streams: bool
@@ -34,7 +35,9 @@ class SeveralAnswers(ProtocolReply):
         Of `number` answers to a prompt the first one reads it, and the others find it in the caches. Where an
         answer fails, the others of a stream are written to their ends before the error is raised.
         """
-        left, pieces, failure = deque(range(len(self.every))), Counter[int](), None
+        left = deque(range(len(self.every)))
+        pieces = Counter[int]()
+        failure = None
         opened = list[AsyncGenerator[ReplyEvent]]()
         pending: dict[asyncio.Future[ReplyEvent], int] = {}
 
@@ -61,7 +64,8 @@ class SeveralAnswers(ProtocolReply):
                 except LocalSpecError as error:
                     if not streams:
                         raise
-                    pieces[which], failure = _READ, failure or error
+                    pieces[which] = _READ
+                    failure = failure or error
                     continue
                 if isinstance(found, TextDelta):
                     pieces[which] += len(found.pieces)

@@ -28,7 +28,8 @@ class TextBody:
 
 
 async def _tokenize(service: ChatService, request: Request) -> Response:
-    body, models = read(TextBody, await read_json(request)), service.queue.models
+    body = read(TextBody, await read_json(request))
+    models = service.queue.models
     tokenize = partial(models.tokenize, special=body.parse_special, add_special=body.add_special)
 
     def reply() -> Response:  # of megabytes, for which the other clients do not wait
@@ -47,7 +48,8 @@ async def _detokenize(service: ChatService, request: Request) -> Response:
 
 async def _apply_template(service: ChatService, request: Request) -> Response:
     chat = await asked_in_chat(service, body_of(await read_json(request)))
-    models, wanted = service.queue.models, chat.asked.overrides.answer
+    models = service.queue.models
+    wanted = chat.asked.overrides.answer
     return JSONResponse({"prompt": await asyncio.to_thread(models.render, wanted)})
 
 

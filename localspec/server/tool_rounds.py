@@ -50,8 +50,10 @@ class ToolRounds:
         call of one of the client's tools ends the answer, as does a limit, also that of the context where
         results have filled it. Closing the generator stops what runs.
         """
-        first, desk = asked.overrides.answer, ConsentDesk()
-        summaries, finished = list[Summary](), Finished("stop", Summary())
+        first = asked.overrides.answer
+        desk = ConsentDesk()
+        summaries = list[Summary]()
+        finished = Finished("stop", Summary())
         offer = ToolOffer(self.form, self.calling.tools, self.calling.triggers)
         room = service.queue.models.target.context  # characters, so about a quarter of the context
         tools = AnswerTools(self.here.kit, self.here.offered, offer, desk, room, self.most_calls)
@@ -87,7 +89,8 @@ class ToolRounds:
                     reason = "length" if said.tool_calls and left == 0 else finished.reason
                     yield replace(finished, reason=reason, summary=_together(summaries))
                     return
-                another, offer = (self.last if tools.are_over else self.calling), tools.offer
+                another = self.last if tools.are_over else self.calling
+                offer = tools.offer
                 read.go_on(offer.reader())
                 another = replace(another, prompt=tuple(messages), seed=first.seed, max_tokens=left)
                 another = offer.put_into(another) if offer.note else another
@@ -113,7 +116,8 @@ async def _run(tools: AnswerTools, calls: Sequence[ToolCall]) -> AsyncGenerator[
     """Yield the steps of calls, which a thread of their own runs to their ends."""
     if not calls:
         return
-    loop, steps = asyncio.get_running_loop(), asyncio.Queue[CallEvent | None]()
+    loop = asyncio.get_running_loop()
+    steps = asyncio.Queue[CallEvent | None]()
 
     def tell(step: CallEvent | None) -> None:
         with suppress(RuntimeError):  # the loop has ended, and its clients with it

@@ -90,7 +90,9 @@ class ToolsHere:
 
     def call(self, block: ContentBlock, id_: str, *, is_over: bool) -> Json:
         """Return a call as an item of `/v1/responses`; one that is over and was not run is incomplete."""
-        run, is_done, failed = block.run, False, None
+        run = block.run
+        is_done = False
+        failed = None
         status = "incomplete" if is_over else "in_progress"
         if run is not None:
             is_done = run.outcome == "done"
@@ -132,9 +134,11 @@ def wanted_server(tool: ToolDefinition, kit: ToolKit, where: str) -> WantedServe
     Raises UserError for a server that is not offered here, and for calls that need approval.
     """
     is_toolset = tool.type == "mcp_toolset"
-    label, field_name = tool.server_label, "server_label"
+    label = tool.server_label
+    field_name = "server_label"
     if is_toolset:
-        label, field_name = tool.mcp_server_name, "mcp_server_name"
+        label = tool.mcp_server_name
+        field_name = "mcp_server_name"
     if tool.type not in ("mcp", "mcp_toolset") or not isinstance(label, str) or tool.is_elsewhere:
         return None
     if label not in kit.boxes:
@@ -177,7 +181,9 @@ async def tools_here(kit: ToolKit, wanted: Sequence[WantedServer], taken: Collec
     servers = {each.label: each for each in wanted}
     begun = [in_background(partial(kit.offered, (label,)), "tools") for label in servers]
     found = await asyncio.gather(*map(asyncio.wrap_future, begun))
-    lists, owners, labels = list[ListedServer](), dict[str, tuple[Tool, Toolbox]](), dict[str, str]()
+    lists = list[ListedServer]()
+    owners = dict[str, tuple[Tool, Toolbox]]()
+    labels = dict[str, str]()
     for server, offered in zip(servers.values(), found, strict=True):
         own = {
             name: (tool, box)

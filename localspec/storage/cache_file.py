@@ -58,7 +58,8 @@ def write_copy(
     file: IO[bytes], copy: ConversationCopy, models: Sequence[str], is_wanted: Callable[[], bool]
 ) -> bool:
     """Write a copy with the names of its models; return False where it was no longer wanted meanwhile."""
-    parts, caches = list[memoryview](), list[_CacheHeader]()
+    parts = list[memoryview]()
+    caches = list[_CacheHeader]()
 
     def part(tokens: int, data: memoryview) -> _Part:
         parts.append(data)

@@ -50,12 +50,14 @@ class CacheFolder:
     def __init__(self, limit: int, models: Sequence[str]) -> None:
         """Take the limit, and digests of what a file has to fit: the target, and the draft model."""
         self.limit = limit
-        self._path, self._models = caches_dir(), models
+        self._path = caches_dir()
+        self._models = models
         self._known: dict[tuple[Path, int], KeptFile] = {}  # by the time of change
 
     def files(self) -> tuple[list[KeptFile], list[DamagedFileError]]:
         """Return the files of the target, and what was wrong with damaged ones, which are deleted."""
-        known, damaged = dict[tuple[Path, int], KeptFile](), list[DamagedFileError]()
+        known = dict[tuple[Path, int], KeptFile]()
+        damaged = list[DamagedFileError]()
         for path, status in entries():
             key = (path, status.st_mtime_ns)
             if not path.name.startswith(f"{self._models[0]}-"):
@@ -96,7 +98,8 @@ class CacheFolder:
         It takes the place of those that it continues, and the least recently used of all make room.
         Raises OSError and StoreError; nothing unfinished stays.
         """
-        text, name = array("i", copy.tokens), copy.kept_as or ""
+        text = array("i", copy.tokens)
+        name = copy.kept_as or ""
         ending = f".{name}{ENDING}" if _NAME.fullmatch(name) else ENDING
         path = self._path / f"{self._models[0]}-{digest(text.tobytes())}{ending}"
         make_private_folder(self._path)
@@ -130,11 +133,13 @@ class CacheFolder:
         if size > self.limit:
             return False
         kept = sorted(entries(), key=lambda each: (each[0] not in earlier, each[1].st_mtime))
-        taken, free = sum(status.st_size for _, status in kept), disk_usage(self._path).free
+        taken = sum(status.st_size for _, status in kept)
+        free = disk_usage(self._path).free
         while kept and (taken + size > self.limit or free < size + SPARE or len(kept) >= MOST_FILES):
             path, status = kept.pop(0)
             delete([path])
-            taken, free = taken - status.st_size, free + status.st_size
+            taken = taken - status.st_size
+            free = free + status.st_size
         return free >= size + SPARE
 
     def _sweep(self) -> None:
@@ -147,7 +152,8 @@ class CacheFolder:
 
 def shared(text: array[int], other: array[int]) -> int:
     """Return the length of the common prefix of two texts."""
-    low, high = 0, min(len(text), len(other))
+    low = 0
+    high = min(len(text), len(other))
     while low < high:  # slices are compared much faster than tokens
         middle = (low + high + 1) // 2
         if text[low:middle] == other[low:middle]:

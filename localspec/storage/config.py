@@ -100,8 +100,10 @@ def read_config(path: Path) -> Config:
     root.allow(
         ("theme", "backend", "models", "pairs", "templates", "chat", "tuning", "attachments", "tools", "keys")
     )
-    models, chat = root.table("models"), root.table("chat")
-    attachments, tools = root.table("attachments"), root.table("tools")
+    models = root.table("models")
+    chat = root.table("chat")
+    attachments = root.table("attachments")
+    tools = root.table("tools")
     models.allow(("target", "draft", "context", "rpc", "host", "program", "cache_disk"))
     of_chat = chat.fields_of(Config, _CHAT)
     root.table("tuning").allow(("learn",))  # which once counted answers; nothing follows from it any more
@@ -228,7 +230,8 @@ def _tool_rules(table: TomlTable, key: str) -> tuple[str, ...]:
 
 def _keys(keys: TomlTable) -> Iterator[tuple[str, str]]:
     known = read_table(_NAMES)
-    ids, names = known.texts("bindings"), known.texts("keys")
+    ids = known.texts("bindings")
+    names = known.texts("keys")
     for name, table, key in keys.leaves():  # `message.copy = ...` without quotes is a table in TOML
         table.expect(key, name, ids, "key binding")
         yield name, _chords(table, key, name, names)
@@ -262,7 +265,9 @@ class Edit:
 
     def diff(self) -> Iterable[str]:
         """Return the change as lines with + and - in front."""
-        old, new, name = (self.old or "").splitlines(), self.new.splitlines(), str(self.path)
+        old = (self.old or "").splitlines()
+        new = self.new.splitlines()
+        name = str(self.path)
         before = "nothing" if self.old is None else name
         return difflib.unified_diff(old, new, before, name, lineterm="", n=2)
 

@@ -14,7 +14,8 @@ from localspec.errors import StoreError
 from localspec.storage.paths import state_dir
 from localspec.types.models import CachesOnDisk
 
-ENDING, UNFINISHED = ".kv", ".tmp"
+ENDING = ".kv"
+UNFINISHED = ".tmp"
 
 
 def caches_dir() -> Path:

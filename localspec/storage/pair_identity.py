@@ -66,7 +66,8 @@ def identify(target: ModelOptions, draft: ModelOptions | None, machine: MachineF
 
 def changes(kept: Identity, now: Identity) -> tuple[str, ...]:
     """Return the changes since settings were tuned as text; empty if they are still valid."""
-    before, after = kept.machine, now.machine
+    before = kept.machine
+    after = now.machine
     found = []
     if (before.processor, before.cores) != (after.processor, after.cores):
         found.append(f"tuned on another CPU: {before.processor}, {before.cores} cores")
@@ -134,7 +135,8 @@ def _size(context: int) -> str:
 
 
 HEAD_BYTES = 256 * 1024  # names, sizes and the first words of the vocabulary
-BLOCKS, BLOCK_BYTES = 64, 16 * 1024
+BLOCKS = 64
+BLOCK_BYTES = 16 * 1024
 
 
 def fingerprint(path: Path) -> str:

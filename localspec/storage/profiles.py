@@ -153,7 +153,8 @@ def profiles(user_folder: Path) -> Profiles:
     """Read the shipped profiles and those in a user's folder: the default one first, then by name."""
     good: list[Profile] = []
     problems: list[UserError] = []
-    shipped, own = shipped_files(), {}
+    shipped = shipped_files()
+    own = {}
     try:
         own = files_in(user_folder)
     except UserError as error:
@@ -231,7 +232,8 @@ def read_profile(path: Path) -> Profile:
 
 def _sampling_of(table: TomlTable) -> dict[str, Any]:
     """Return the sampling that a profile takes over from the shipped one that it is like."""
-    like, shipped = table.line("like"), shipped_files()
+    like = table.line("like")
+    shipped = shipped_files()
     if not like:
         return {}
     table.expect("like", like, shipped, "built-in profile")
@@ -263,7 +265,8 @@ def copy_profile(name: str, new: str, folder: Path, title: str = "") -> Path:
     taken = {own.casefold(): path for own, path in files_in(folder).items()}  # some disks ignore case
     if new.casefold() in taken:
         raise UserError(f"there is a profile `{new}` of your own already: {taken[new.casefold()]}")
-    data, path = own_copy(name, folder), folder / f"{new}.toml"
+    data = own_copy(name, folder)
+    path = folder / f"{new}.toml"
     write_own(path, edited(data.decode("utf-8"), {"title": title}).encode() if title else data)
     return path
 

@@ -26,7 +26,8 @@ class StandardInput:
         self._most = most
         self._data = bytearray()
         self._obstacle: OSError | None = None
-        self._began, self._ended = threading.Event(), threading.Event()
+        self._began = threading.Event()
+        self._ended = threading.Event()
         self._start(self._read)
         if on_silence is not None:
             self._start(lambda: self._began.wait(silence_s) or on_silence())

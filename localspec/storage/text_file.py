@@ -73,7 +73,8 @@ def _looks_wide(data: bytes) -> str:
     """Return the encoding of a text in UTF-16 without a byte order mark; empty if it seems to be none."""
     sample = data[:_SAMPLE]
     for first, name in ((1, "UTF-16LE"), (0, "UTF-16BE")):
-        zeros, others = sample[first::2], sample[1 - first :: 2]
+        zeros = sample[first::2]
+        others = sample[1 - first :: 2]
         if zeros and zeros.count(0) == len(zeros) and 0 not in others:
             return name
     return ""

@@ -50,7 +50,10 @@ class TomlTable:
     """One table of a TOML file; returns checked values and knows their lines."""
 
     def __init__(self, file: Path, text: str, path: _Path, values: Mapping[str, object]) -> None:
-        self._file, self._text, self._path, self._values = file, text, path, values
+        self._file = file
+        self._text = text
+        self._path = path
+        self._values = values
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
@@ -157,7 +160,8 @@ class TomlTable:
             yield
         except InvalidValueError as error:
             steps: tuple[str | int, ...] = (*path, *error.path)
-            key, item = steps[0], next((step for step in steps if isinstance(step, int)), None)
+            key = steps[0]
+            item = next((step for step in steps if isinstance(step, int)), None)
             name = f"`{key}`" if item is None else f"an item of `{key}`"
             demand = f"cannot be {shown(error.value)}" if error.choices else error.demand
             self.complain(str(key), f"{name} {demand}", _hint(error), item)

@@ -166,7 +166,8 @@ def _replaces(new: Identity, old: Identity) -> bool:
 
 
 def _place(of: Identity) -> tuple[object, ...]:
-    machine, draft_seat = of.machine, of.draft and of.draft.seat
+    machine = of.machine
+    draft_seat = of.draft and of.draft.seat
     return machine.processor, machine.cores, machine.devices, of.context, of.target.seat, draft_seat
 
 

@@ -103,7 +103,8 @@ def _begin_of(text: str, at: int, step: Step) -> int | None:
     kind = text[at]
     if kind not in "{[":
         return None
-    at, count = _after_space(text, at + 1), 0
+    at = _after_space(text, at + 1)
+    count = 0
     while text[at] not in "}]":
         name: Step = count
         if kind == "{":
@@ -112,7 +113,8 @@ def _begin_of(text: str, at: int, step: Step) -> int | None:
         if name == step:
             return at
         _, at = JSONDecoder().raw_decode(text, at)
-        at, count = _after_space(text, at), count + 1
+        at = _after_space(text, at)
+        count = count + 1
         if text[at] == ",":
             at = _after_space(text, at + 1)
     return None

@@ -139,7 +139,8 @@ def _power_of_zero(exponent: Fraction) -> Fraction:
 def _root(value: Number) -> Number:
     """Return a square root, exact if there is one."""
     if isinstance(value, Fraction) and value >= 0:
-        above, below = math.isqrt(value.numerator), math.isqrt(value.denominator)
+        above = math.isqrt(value.numerator)
+        below = math.isqrt(value.denominator)
         if (above * above, below * below) == (value.numerator, value.denominator):
             return Fraction(above, below)
     return math.sqrt(value)
@@ -238,7 +239,8 @@ def _places(denominator: int) -> int | None:
     for prime in (2, 5):
         count = 0
         while denominator % prime == 0:
-            denominator, count = denominator // prime, count + 1
+            denominator = denominator // prime
+            count = count + 1
         counts.append(count)
     places = max(counts)
     return places if denominator == 1 and places <= _MOST_PLACES else None

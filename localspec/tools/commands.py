@@ -27,7 +27,9 @@ from localspec.tools.tool import ToolOutput
 from localspec.tools.workspace import Workspace
 from localspec.values import Range
 
-MAX_HEAD, MAX_TAIL = 8_000, 16_000  # bytes of output that are kept
+# bytes of output that are kept
+MAX_HEAD = 8_000
+MAX_TAIL = 16_000
 USUAL_SECONDS = 120
 LONGEST_COMMAND = 10_000  # characters
 MAX_PRINTED = 64 * 2**20  # bytes
@@ -89,7 +91,9 @@ class _Output:
     """The first and the last bytes of what a command prints."""
 
     def __init__(self) -> None:
-        self._head, self._tail, self.size = bytearray(), bytearray(), 0
+        self._head = bytearray()
+        self._tail = bytearray()
+        self.size = 0
 
     def read(self, stream: IO[bytes]) -> None:
         """Read to the end; keep little."""
@@ -103,7 +107,8 @@ class _Output:
 
     def text(self) -> str:
         """Return it, harmless, with a line for what is left out."""
-        head, tail = bytes(self._head), bytes(self._tail)
+        head = bytes(self._head)
+        tail = bytes(self._tail)
         left_out = self.size - len(head) - len(tail)
         if b"\0" in head + tail:
             return f"(binary output, {units.size(self.size)})"

@@ -46,14 +46,17 @@ def _lines(text: str) -> list[str]:
 
 def _diff(old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
     """Yield the lines of a diff, with their endings."""
-    start, least = 0, min(len(old), len(new))
+    start = 0
+    least = min(len(old), len(new))
     while start < least and old[start] == new[start]:
         start += 1
     end = 0
     while end < least - start and old[-1 - end] == new[-1 - end]:
         end += 1
-    above, below = max(start - _CONTEXT, 0), max(end - _CONTEXT, 0)
-    removed, added = old[above : len(old) - below], new[above : len(new) - below]
+    above = max(start - _CONTEXT, 0)
+    below = max(end - _CONTEXT, 0)
+    removed = old[above : len(old) - below]
+    added = new[above : len(new) - below]
     if max(len(removed), len(added)) > _MOST_COMPARED:
         yield f"@@ -{above + 1},{len(removed)} +{above + 1},{len(added)} @@\n"
         yield from (f"-{line}" for line in removed)

@@ -90,7 +90,8 @@ class ProcessFamily:
         """Yield the processes besides the leader, wherever they went."""
         import psutil  # 20 ms
 
-        mark, descendants = self.mark.encode(), {each.pid for each in self.descendants()}
+        mark = self.mark.encode()
+        descendants = {each.pid for each in self.descendants()}
         for pid in sorted(psutil.pids(), reverse=True):  # the newest first: they may not live long
             with suppress(psutil.Error, OSError):
                 is_one = _session(pid) == self.leader or pid in descendants or mark in _variables(pid)

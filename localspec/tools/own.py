@@ -84,8 +84,11 @@ def _tools(workspace: Workspace, private_hosts: tuple[str, ...], deny: tuple[str
     def is_denied(path: str) -> bool:
         return denied_path(deny, ("read_file", "search_files"), path)
 
-    reader, finder, writer = FileReader(workspace), FileFinder(workspace), FileWriter(workspace)
-    searcher, runner = FileSearcher(workspace, ripgrep(), is_denied), CommandRunner(workspace)
+    reader = FileReader(workspace)
+    finder = FileFinder(workspace)
+    writer = FileWriter(workspace)
+    searcher = FileSearcher(workspace, ripgrep(), is_denied)
+    runner = CommandRunner(workspace)
     fetcher = PageFetcher(private_hosts)
     return [
         OwnTool(

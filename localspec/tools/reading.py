@@ -44,7 +44,8 @@ class FileReader:
 
     def read(self, wanted: ReadArguments, _stop: Event) -> str:
         """Return some lines of a file with their numbers; raises UserError."""
-        first, last = wanted.from_line or 1, wanted.to_line
+        first = wanted.from_line or 1
+        last = wanted.to_line
         if last is not None and last < first:
             raise UserError(f"`to_line` {last} is before `from_line` {first}")
         place = self.workspace.locate(wanted.path)

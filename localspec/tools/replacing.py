@@ -62,7 +62,8 @@ def decoded(data: bytes, name: str) -> DecodedFile:
 
 def replaced(text: str, old: str, new: str, name: str) -> str:
     """Return the text with `old` replaced by `new`; raises UserError unless it occurs exactly once."""
-    flat, wanted = text.replace(_CRLF, "\n"), old.replace(_CRLF, "\n")
+    flat = text.replace(_CRLF, "\n")
+    wanted = old.replace(_CRLF, "\n")
     written = new.replace(_CRLF, "\n")
     if not wanted:
         raise UserError("`old_text` is empty", "name the text to replace; write_file makes a file")
@@ -77,9 +78,11 @@ def replaced(text: str, old: str, new: str, name: str) -> str:
         raise _missing(flat, wanted, name)
     if len(places) > 1:
         raise _ambiguous(flat, places, name)
-    start, end = places[0], places[0] + len(wanted)
+    start = places[0]
+    end = places[0] + len(wanted)
     breaks = _breaks(text)
-    first, last = start + bisect_left(breaks, start), end + bisect_left(breaks, end)
+    first = start + bisect_left(breaks, start)
+    last = end + bisect_left(breaks, end)
     if _ending(text, first, last) == _CRLF:
         written = written.replace("\n", _CRLF)
     result = text[:first] + written + text[last:]
@@ -133,7 +136,8 @@ def _short(line: str) -> str:
 
 def _missing(text: str, wanted: str, name: str) -> UserError:
     what = f"`old_text` does not occur in `{name}`"
-    lines, searched = text.split("\n"), wanted.strip("\n").split("\n")
+    lines = text.split("\n")
+    searched = wanted.strip("\n").split("\n")
     if all(map(_LINE_NUMBER.match, searched)) and not all(map(_LINE_NUMBER.match, lines[: len(searched)])):
         return UserError(what, "leave out the line numbers of read_file")
     if (line := _alike_without_blanks(lines, searched)) is not None:
@@ -160,7 +164,8 @@ def _with_a_word(lines: list[str], wanted: str) -> list[int]:
 
 def _alike_without_blanks(lines: list[str], searched: list[str]) -> int | None:
     """Return the number of the first line from which on a text differs in blanks alone."""
-    bare, wanted = ["".join(line.split()) for line in lines], ["".join(line.split()) for line in searched]
+    bare = ["".join(line.split()) for line in lines]
+    wanted = ["".join(line.split()) for line in searched]
     if not any(wanted):
         return None
     starts = (at for at in range(len(bare) - len(wanted) + 1) if bare[at] == wanted[0])
@@ -171,9 +176,11 @@ def _most_alike(lines: list[str], searched: list[str]) -> int | None:
     """Return the number of the line that is most like the first one of a text, if one is."""
     wanted = next((line.strip() for line in searched if line.strip()), "")[:_LONGEST_COMPARED]
     matcher = SequenceMatcher(b=wanted, autojunk=False)
-    best, likeness = None, _LIKENESS
+    best = None
+    likeness = _LIKENESS
     for number, line in enumerate(lines[:_LINES_COMPARED], 1):
         matcher.set_seq1(line.strip()[:_LONGEST_COMPARED])
         if matcher.quick_ratio() > likeness and (ratio := matcher.ratio()) > likeness:
-            best, likeness = number, ratio
+            best = number
+            likeness = ratio
     return best

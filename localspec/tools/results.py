@@ -43,7 +43,8 @@ def cut(text: str, most: int, size: Callable[[str], int] = len) -> str:
     """Return a text of at most `most`, from which the middle is left out if need be, as a line in it says."""
     if size(text) <= most:
         return text
-    low, high = 0, len(text) - 1
+    low = 0
+    high = len(text) - 1
     while low < high:  # the largest number of characters that fits
         middle = (low + high + 1) // 2
         if size(_without_middle(text, middle)) <= most:
@@ -56,7 +57,8 @@ def cut(text: str, most: int, size: Callable[[str], int] = len) -> str:
 def _without_middle(text: str, count: int) -> str:
     """Return about `count` characters of a text: more of its beginning than of its end."""
     first = int(count * _HEAD_SHARE)
-    head, tail = text[:first], text[len(text) - (count - first) :]
+    head = text[:first]
+    tail = text[len(text) - (count - first) :]
     end = head.rfind("\n", max(len(head) - _BREAK_WITHIN, 0))
     if end > 0:
         head = head[:end]

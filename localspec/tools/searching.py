@@ -62,7 +62,8 @@ class FoundLine:
     @property
     def shown(self) -> str:
         """Return it in one harmless line."""
-        line, start = self.line, 0
+        line = self.line
+        start = 0
         if len(line) > LONGEST_LINE:
             start = max(min(self.at - _BEFORE, len(line) - LONGEST_LINE), 0)
             line = f"{'...' * bool(start)}{line[start : start + LONGEST_LINE]}..."
@@ -201,7 +202,8 @@ def _whole_files(output: Iterable[bytes], files: PathPattern, *, is_file: bool) 
 
 
 def _found(name: str, data: dict[str, object]) -> FoundLine:
-    text, matched = _bytes(data["lines"]), data["submatches"]
+    text = _bytes(data["lines"])
+    matched = data["submatches"]
     start = matched[0]["start"] if isinstance(matched, list) and matched else 0
     line = text.decode("utf-8", "replace").rstrip("\r\n")
     number = data["line_number"]
@@ -222,7 +224,8 @@ def _text(value: object) -> str:
 @contextmanager
 def _ended_when(stop: Event, end: Callable[[], object]) -> Iterator[None]:
     """End a process after a time or when `stop` is set; raises _SlowSearchError after the time."""
-    over, slow = Event(), Event()
+    over = Event()
+    slow = Event()
     ends = monotonic() + SECONDS
 
     def watch() -> None:
@@ -275,13 +278,16 @@ def main() -> None:
 
 def found_lines(root: Path, name: str, expression: str, files: PathPattern) -> Iterator[list[FoundLine]]:
     """Yield the lines that an expression matches in each file that has some."""
-    workspace, wanted = Workspace(root), re.compile(expression)
+    workspace = Workspace(root)
+    wanted = re.compile(expression)
     place = workspace.locate(name)
     if place.path.is_dir():
         found = (each.split("/") for each in matches(place.path, path_pattern(_ALL)).paths)
-        names, base = ["/".join(each) for each in sorted(found) if files.matches(each)], place.path
+        names = ["/".join(each) for each in sorted(found) if files.matches(each)]
+        base = place.path
     else:
-        names, base = [place.path.name], place.path.parent
+        names = [place.path.name]
+        base = place.path.parent
     for each in names:
         with suppress(OSError, UserError):
             data = workspace.read(workspace.locate(str(base / each)), MAX_FILE + 1)

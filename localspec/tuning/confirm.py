@@ -131,7 +131,9 @@ class _Confirmation:
     """Who still takes part, and what they did so far."""
 
     def __init__(self, harness: Harness, field: list[Entrant], models: ReopenedModels) -> None:
-        self._harness, self._record, self._models = harness, harness.record, models
+        self._harness = harness
+        self._record = harness.record
+        self._models = models
         self._field = field
         self._dropped: list[FailedContender] = []
 
@@ -139,7 +141,8 @@ class _Confirmation:
         """Run laps until the intervals are narrow or the time is over."""
         if self._record.tokens is None:
             self._record.set_tokens(self._affordable(budget_s))
-        laps, leader = _laps(len(self._harness.questions)), None
+        laps = _laps(len(self._harness.questions))
+        leader = None
         self._measure_anchor(0)
         for number in range(MAX_TURNS * len(laps)):
             turn, lap = divmod(number, len(laps))
@@ -160,7 +163,8 @@ class _Confirmation:
 
     def outcome(self, task: TaskType) -> TaskResult:
         """Judge what was measured."""
-        runs, drift = self._record.runs.values(), self._drift
+        runs = self._record.runs.values()
+        drift = self._drift
         contenders, short = compare(self._field, runs, drift)
         if not contenders or contenders[0].name != PLAIN:
             raise UserError(
@@ -249,13 +253,16 @@ def compare(
     Answers are paired within a prompt and the order rotates, so drift affects all equally: a gain is off by
     at most the drift between two prompts.
     """
-    plain, by_name = field[0], {each.name: _paces(runs, each.name) for each in field}
+    plain = field[0]
+    by_name = {each.name: _paces(runs, each.name) for each in field}
     one_sided = min(0.025, SIGNIFICANCE / max(len(field) - 1, 1))
-    contenders, dropped = [], []
+    contenders = []
+    dropped = []
     for entrant in field:
         theirs = by_name[plain.name]
         mine = {place: pace for place, pace in by_name[entrant.name].items() if place in theirs}
-        prompts, gain = len({prompt for prompt, _ in mine}), speedup(mine, theirs, one_sided, MIN_PROMPTS)
+        prompts = len({prompt for prompt, _ in mine})
+        gain = speedup(mine, theirs, one_sided, MIN_PROMPTS)
         if gain is None:
             why = f"only {prompts} of its answers were long enough to be timed"
             dropped.append(FailedContender(entrant.name, why))
@@ -306,7 +313,8 @@ def _choose(contenders: Sequence[ConfirmedContender], runs: Iterable[Run]) -> tu
 def _is_alike(contender: ConfirmedContender, best: ConfirmedContender, runs: Iterable[Run]) -> bool:
     if contender.gain.value < (1.0 - TIE_MARGIN) * best.gain.value:
         return False
-    mine, theirs = _paces(runs, contender.name), _paces(runs, best.name)
+    mine = _paces(runs, contender.name)
+    theirs = _paces(runs, best.name)
     ratio = speedup(mine, theirs, fewest_prompts=MIN_PROMPTS)
     return ratio is not None and ratio.high >= 1.0
 
@@ -317,7 +325,8 @@ def _why_not(others: Sequence[ConfirmedContender]) -> str:
     best = max(others, key=lambda other: other.gain.value)
     if best.gain.high < 1.0:
         return f"drafting would run at {_times(best.gain)}"
-    low, high = best.gain.low, best.gain.high
+    low = best.gain.low
+    high = best.gain.high
     return f"no reliable gain ({best.gain.value:.2f} x, could be {low:.2f} to {high:.2f})"
 
 

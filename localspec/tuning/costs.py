@@ -64,7 +64,8 @@ def costs_of(
     Modes that crash are left out. With the `text` of answers, the target is a mixture of experts: its passes
     are timed on neighbours in it, as decoding reads them, and compared with passes over unrelated tokens.
     """
-    calls, compared = list[CallCosts](), tuple[ComparedPass, ...]()
+    calls = list[CallCosts]()
+    compared = tuple[ComparedPass, ...]()
     steps = steps_of(models.now, has_experts=bool(text))
     if text:
         compared = models.now.perform(compared_passes, text, COMPARED_SHARE * budget_s)
@@ -95,7 +96,8 @@ def measure(
     """
     ways = (False,) if models.now.draft is None else (False, True)
     share_s = budget_s / len(ways) / len(depths)
-    most, before = models.now.target.context * 3 // 4, 0
+    most = models.now.target.context * 3 // 4
+    before = 0
     for asked in depths:
         depth = min(asked, most)
         if depth < 2 * before:
@@ -166,8 +168,10 @@ def real_rounds(
     `Cancelled` after `cancel`.
     """
     modes: tuple[Mode, ...] = ("off", "ngram", *(() if models.now.draft is None else ("sd", "ssd")))
-    rounds, known = list[RealRound](), set[tuple[object, ...]]()
-    warm_ups, began = int(on_card(models.now)), 0.0
+    rounds = list[RealRound]()
+    known = set[tuple[object, ...]]()
+    warm_ups = int(on_card(models.now))
+    began = 0.0
     for number, request in enumerate((*requests[:warm_ups], *requests)):
         if number <= warm_ups:
             began = time.perf_counter()
@@ -200,7 +204,8 @@ def _rounds_of(models: OpenModels, request: Request) -> Iterator[RealRound]:
     depth = summary.prompt_tokens
     for before, each in pairwise(rounds):
         depth += before.tokens
-        last, stats = before.stats, each.stats
+        last = before.stats
+        stats = each.stats
         first_call = 1 + (last.accepted == last.drafted) if last.drafted else 0
         python_s = stats.python_s + text_s / len(rounds[1:])
         yield RealRound(request.settings, depth, stats, python_s, first_call)
@@ -267,7 +272,8 @@ def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
 
 
 def _least_squares(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    centre, middle = fmean(place for place, _ in points), fmean(value for _, value in points)
+    centre = fmean(place for place, _ in points)
+    middle = fmean(value for _, value in points)
     width = sum((place - centre) ** 2 for place, _ in points)
     rise = sum((place - centre) * (value - middle) for place, value in points)
     if rise <= 0:

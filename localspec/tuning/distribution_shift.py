@@ -45,7 +45,9 @@ def recorded_answer(segment: TraceSegment) -> RecordedAnswer:
 
 def read_answer(runtime: Runtime, answer: RecordedAnswer, candidates: Ids | None = None) -> ReadAnswer:
     """Read an answer and note the target's most likely tokens, or given candidates, with probabilities."""
-    best, ids, probs = list[int](), list[Ids](), list[NDArray[np.float64]]()
+    best = list[int]()
+    ids = list[Ids]()
+    probs = list[NDArray[np.float64]]()
     for place, row in answer_rows(runtime, answer.prompt, answer.tokens):
         of_place = top_entries(row, CANDIDATES)[0] if candidates is None else candidates[place]
         best.append(int(row.argmax()))
@@ -56,9 +58,11 @@ def read_answer(runtime: Runtime, answer: RecordedAnswer, candidates: Ids | None
 
 def shift(before: Sequence[ReadAnswer], after: Sequence[ReadAnswer]) -> DistributionShift:
     """Return the distance between two targets' distributions; all tokens but candidates count as one."""
-    moved, changed = list[NDArray[np.float64]](), list[NDArray[np.bool_]]()
+    moved = list[NDArray[np.float64]]()
+    changed = list[NDArray[np.bool_]]()
     for first, second in zip(before, after, strict=True):
-        p, q = _with_rest(first.probs), _with_rest(second.probs)
+        p = _with_rest(first.probs)
+        q = _with_rest(second.probs)
         moved.append(np.sum(p * np.log(p / q), axis=1).clip(min=0.0))  # what is below 0 is rounding
         changed.append(first.best != second.best)
     every = np.concatenate(moved)

@@ -204,7 +204,9 @@ class TuneProgress:
             case StageProgress(stage, task, done, steps, left_s, note):
                 state = self.current
                 assert state is not None, "a stage begins before it makes progress"
-                state.done, state.steps, state.note = done, steps, note
+                state.done = done
+                state.steps = steps
+                state.note = note
                 self._left = None if left_s is None else (left_s, now_s)
                 best = self.of(task).best if stage == "study" and task is not None else None
                 if best is not None and best.predicted is not None:

@@ -117,7 +117,8 @@ def try_load_options(
     for the winner. Passes on `Cancelled`.
     """
     modes: tuple[Mode, ...] = ("off", "sd", "ssd") if limits.has_draft else ("off", "ngram")
-    began_s, made = time.perf_counter(), 0
+    began_s = time.perf_counter()
+    made = 0
 
     def attempt(options: LoadOptions) -> Attempt:
         nonlocal made
@@ -127,16 +128,20 @@ def try_load_options(
     usual, *changes = possible(limits)
     anchor = attempt(usual)
     yield anchor
-    best, gain, since = usual, 1.0, 0
+    best = usual
+    gain = 1.0
+    since = 0
     for change in changes:
-        candidate, spent_s = _on_top(best, change), time.perf_counter() - began_s
+        candidate = _on_top(best, change)
+        spent_s = time.perf_counter() - began_s
         is_late = spent_s + 3 * spent_s / made > budget_s  # the winner and the default run again
         if anchor.tokens_per_s is None or is_late:
             break
         if not is_sensible(candidate, limits):
             continue
         if since == ANCHOR_EVERY:
-            again, since = attempt(usual), 0
+            again = attempt(usual)
+            since = 0
             yield again
             anchor = again if again.tokens_per_s is not None else anchor
         found = attempt(candidate)
@@ -144,7 +149,8 @@ def try_load_options(
         since += 1
         assert anchor.tokens_per_s is not None
         if found.tokens_per_s is not None and found.tokens_per_s > (gain + STEP) * anchor.tokens_per_s:
-            best, gain = candidate, found.tokens_per_s / anchor.tokens_per_s
+            best = candidate
+            gain = found.tokens_per_s / anchor.tokens_per_s
     if best != usual:
         yield attempt(usual)
         yield attempt(best)

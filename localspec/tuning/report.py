@@ -78,7 +78,8 @@ def page(title: str, state: RunState, plan: TunePlan, traces: Path, tell: Callab
     for profile in plan.profiles:
         task = state.of(profile.task)
         assert task.result is not None, "only tasks with results are shown"
-        rate, reason = figure(task.result.winner.rate.value), task.result.reason
+        rate = figure(task.result.winner.rate.value)
+        reason = task.result.reason
         chosen = f"{settings_words(task.result.settings)}, at {rate} tokens per second, since {reason}"
         parts.append(f"<h2>{task.task.capitalize()}</h2><p>Chosen: {escape(chosen)}.</p>")
         if not task.result.trials:
@@ -119,7 +120,8 @@ def _costs(costs: Costs) -> Iterator[tuple[str, go.Figure]]:
         drawn = go.Figure()
         for calls in costs.calls:
             points: Sequence[tuple[int, float]] = getattr(calls, name)
-            x, y = [size for size, _ in points], [1000 * seconds for _, seconds in points]
+            x = [size for size, _ in points]
+            y = [1000 * seconds for _, seconds in points]
             line = f"{'together' if calls.together else 'alone'}, {calls.depth} tokens before"
             drawn.add_scatter(x=x, y=y, name=line, mode="lines+markers")
         drawn.update_layout(xaxis_title=sizes, yaxis={"title": "milliseconds", "rangemode": "tozero"})
@@ -162,7 +164,8 @@ def _acceptance(simulator: Simulator, settings: EngineSettings) -> go.Figure:
 def _hit_rates(seen: Mapping[int, Summary]) -> go.Figure:
     """Draw how often a draft was ready, by the outcomes prepared, and a fit of the misses as c·F^-r."""
     rates = {budget: each.hit_rate for budget, each in seen.items() if each.hit_rate}
-    x, y = list(rates), list(rates.values())
+    x = list(rates)
+    y = list(rates.values())
     drawn = go.Figure(go.Scatter(x=x, y=y, name="simulated", mode="markers"))
     missed = [(math.log(budget), math.log(1 - rate)) for budget, rate in rates.items() if rate < 1]
     if len(missed) > 2:
@@ -196,13 +199,16 @@ def _study(tried: Iterable[Trial], space: Space) -> optuna.Study:
 
 def _agreement(result: TaskResult) -> go.Figure:
     """Draw the simulated and the measured speeds of the contenders."""
-    drawn, highest = go.Figure(), 0.0
+    drawn = go.Figure()
+    highest = 0.0
     for each in result.contenders:
         if each.predicted is not None:
-            rate, name = each.rate, f"{each.name}: {settings_words(each.settings)}"
+            rate = each.rate
+            name = f"{each.name}: {settings_words(each.settings)}"
             bars = {"array": [rate.high - rate.value], "arrayminus": [rate.value - rate.low]}
             drawn.add_scatter(x=[each.predicted], y=[rate.value], error_y=bars, name=name, mode="markers")
             highest = max(highest, each.predicted, rate.high)
-    ends, line = [0.0, highest], {"dash": "dot", "color": "gray"}
+    ends = [0.0, highest]
+    line = {"dash": "dot", "color": "gray"}
     drawn.add_scatter(x=ends, y=ends, name="equal", mode="lines", line=line)
     return drawn.update_layout(xaxis_title=_RATE, yaxis_title="measured tokens per second")

@@ -82,7 +82,8 @@ def tune(plan: TunePlan, open_models: Opener) -> Iterator[TuneEvent]:
 
 def limits_of(plan: TunePlan, facts: MachineFacts) -> MachineLimits:
     """Return the limits of load options on a machine; raises ModelFileError."""
-    target, draft = plan.pair.target, plan.pair.draft
+    target = plan.pair.target
+    draft = plan.pair.draft
     shape = read_shape(target.path, target.overrides)
     every = len(shape.layers) + shape.prediction_layers + 1
     is_whole = _uses_cards(target, facts) and (target.gpu_layers is None or target.gpu_layers >= every)
@@ -111,7 +112,9 @@ class TuningRun:
         self, plan: TunePlan, open_models: Opener, identity: Identity, limits: MachineLimits
     ) -> None:
         """Take the identity that results are for, and the other ways to open the models."""
-        self._open, self._identity, self._limits = open_models, identity, limits
+        self._open = open_models
+        self._identity = identity
+        self._limits = limits
         self._place = digest(identity)
         self._began_s = time.monotonic()
         self._pace: PlainPace | None = None  # once it is measured
@@ -147,7 +150,8 @@ class TuningRun:
         now_s = time.monotonic()
         if self._stage is not None:
             self._took_s[self._stage] = now_s - self._stage_began_s
-        self._stage, self._stage_began_s = stage, now_s
+        self._stage = stage
+        self._stage_began_s = now_s
         return StageBegan(stage, task, steps)
 
     def progress(
@@ -225,7 +229,8 @@ class TuningRun:
 
     def _choose_load_options(self) -> Generator[TuneEvent, None, LoadOptions]:
         """Try other ways to open the models, and return the fastest."""
-        plan, usual = self.plan, LoadOptions()
+        plan = self.plan
+        usual = LoadOptions()
         if plan.quick:
             known = tuned_settings.find_load_options(self._identity) or usual
             known = replace(known, **{name: getattr(usual, name) for name in plan.fixed})
@@ -239,7 +244,8 @@ class TuningRun:
             asked = self._prompts(models, ATTEMPT_PROMPTS, ATTEMPT_TOKENS)
             self._pace = self._measured_pace(models)
             self._check_budget()
-        steps, attempts = len(possible(self._limits)) + 2, list[Attempt]()
+        steps = len(possible(self._limits)) + 2
+        attempts = list[Attempt]()
         yield self.begin("machine", steps)
         yield self.progress("machine", 0, steps)
         for attempt in try_load_options(self._open, self._limits, asked, seconds_of("machine", plan)):
@@ -279,7 +285,8 @@ class TuningRun:
     def _measure(
         self, models: ReopenedModels, load_options: LoadOptions
     ) -> Generator[TuneEvent, None, Costs]:
-        key, has_experts = digest(self._place, load_options), self.plan.has_experts
+        key = digest(self._place, load_options)
+        has_experts = self.plan.has_experts
         steps = steps_of(models.now, has_experts=has_experts)
         # A run continues by the costs that it began with: its trials are simulated by them.
         yield self.begin("costs", steps)
@@ -346,8 +353,12 @@ class _TaskRun:
     """The work on one task, stage by stage; every stage leaves what the next one needs."""
 
     def __init__(self, run: TuningRun, models: ReopenedModels, costs: Costs, profile: Profile) -> None:
-        self._run, self._models, self._costs = run, models, costs
-        self._profile, self._task, self._plan = profile, profile.task, run.plan
+        self._run = run
+        self._models = models
+        self._costs = costs
+        self._profile = profile
+        self._task = profile.task
+        self._plan = run.plan
         self._space = run.plan.space(profile, costs)
         self._state = run.state.of(profile.task)
         self._began_s = time.monotonic() - self._state.seconds
@@ -386,11 +397,13 @@ class _TaskRun:
 
     def _trace(self) -> Generator[TuneEvent, None, tuple[TraceSegment, ...]]:
         """Return the answers of a trace; those on disk are not decoded again."""
-        profile, traced = self._profile, self._state.traced
+        profile = self._profile
+        traced = self._state.traced
         wanted = requests(self._models.now, profile, profile.tuning_prompts().prompts)
         yield self._run.begin("traces", TRACE_TOKENS, self._task)
         ends_s = time.monotonic() + seconds_of("traces", self._plan)
-        segments, tokens = list[TraceSegment](), 0
+        segments = list[TraceSegment]()
+        tokens = 0
         for segment in record(self._models, wanted, self._run.folder.path / "traces"):
             segments.append(segment)
             tokens += len(segment.tokens)
@@ -405,7 +418,8 @@ class _TaskRun:
         return with_tokens(segments)
 
     def _search(self, simulator: Simulator) -> Generator[TuneEvent, None, list[Trial]]:
-        plan, tried = self._plan, list[Trial]()
+        plan = self._plan
+        tried = list[Trial]()
         yield self._run.begin("study", plan.trials, self._task)
         for each in search(simulator.rate, self._space, plan.trials, seconds_of("study", plan)):
             tried.append(each)
@@ -417,7 +431,8 @@ class _TaskRun:
     def _confirm(
         self, field: tuple[Entrant, ...], key: str, budget_s: float
     ) -> Generator[TuneEvent, None, TaskResult]:
-        task, prompts = self._task, self._profile.tuning_prompts().held_out
+        task = self._task
+        prompts = self._profile.tuning_prompts().held_out
         held_out = tuple(requests(self._models.now, self._profile, prompts, seed=ANSWER_TOKENS))
         field = tuple(each for each in field if each.settings.mode in self._space.modes)
         yield self._run.begin("confirm", 1, task)

@@ -114,7 +114,8 @@ def record(models: ReopenedModels, asked: Iterable[Request], folder: Path) -> It
         except EngineError:
             if has_failed:
                 raise
-            has_failed, segment = True, _untraced()
+            has_failed = True
+            segment = _untraced()
             models.again()
         write_atomically(file, _packed(segment))
         yield segment
@@ -136,8 +137,10 @@ def with_tokens(segments: Iterable[TraceSegment]) -> tuple[TraceSegment, ...]:
 def _untraced() -> TraceSegment:
     import numpy as np  # 0.1 s that `--help` should not cost
 
-    tokens, of_tokens = np.zeros(0, np.int32), np.zeros(0, np.float32)
-    ids, values = tokens.reshape(0, 0), of_tokens.reshape(0, 0)
+    tokens = np.zeros(0, np.int32)
+    of_tokens = np.zeros(0, np.float32)
+    ids = tokens.reshape(0, 0)
+    values = of_tokens.reshape(0, 0)
     return TraceSegment((), tokens, ids, values, of_tokens, ids, values, values, 0.0, ended=False)
 
 

@@ -49,7 +49,8 @@ class _Choice:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._space, self._random = space, Random(seed)
+        self._space = space
+        self._random = Random(seed)
         self._chance = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
         self._starts = iter(starting_points(space))
         self._seen: set[EngineSettings] = set()
@@ -82,7 +83,8 @@ def search(
 
     A simulation that raises is a failed trial; `Cancelled` is passed on.
     """
-    choice, ends_s = _Choice(space, seed), time.perf_counter() + budget_s
+    choice = _Choice(space, seed)
+    ends_s = time.perf_counter() + budget_s
     best: Trial | None = None
     quiet_trials = 0  # since the last noticeable gain
     for number in range(trials):
@@ -139,7 +141,8 @@ def best(tried: Iterable[Trial], count: int = 3) -> tuple[Trial, ...]:
 
 def _alike(one: Trial, other: Trial) -> bool:
     """Return whether two trials behave so similarly that a real run could not distinguish them."""
-    a, b = one.settings, other.settings
+    a = one.settings
+    b = other.settings
     if a.mode != b.mode or a.acceptance != b.acceptance:
         return False
     if math.isclose(one.estimate, other.estimate, rel_tol=1e-9):

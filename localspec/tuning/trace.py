@@ -49,7 +49,8 @@ class Tracer:
     def __init__(self, target: LanguageModel, draft: LanguageModel | None, candidates: int) -> None:
         """Take the models, and how many of each one's candidates to write down."""
         self._decoder = Decoder(target, self._noted)
-        self._context, self._vocabulary = target.context_size, target.vocabulary_size
+        self._context = target.context_size
+        self._vocabulary = target.vocabulary_size
         self._draft = draft
         self._candidates = candidates
 
@@ -70,9 +71,12 @@ class Tracer:
             self._draft.follow(on=False)
 
     def _traced(self, prompt: Sequence[int], params: DecodeParams, seed: int | None) -> TraceSegment:
-        text, decode_s = list(prompt), 0.0
-        of_target, of_draft = list[tuple[Ids, Floats, float]](), list[tuple[Ids, Logits, Floats]]()
-        waiting, size = list[Distribution](), 0
+        text = list(prompt)
+        decode_s = 0.0
+        of_target = list[tuple[Ids, Floats, float]]()
+        of_draft = list[tuple[Ids, Logits, Floats]]()
+        waiting = list[Distribution]()
+        size = 0
         random, _ = random_streams(seed, 0, 0)
         with closing(self._decoder.rounds(prompt, Drafter(), _no_policy(), params, random)) as rounds:
             for event in rounds:
@@ -86,7 +90,8 @@ class Tracer:
                 size += len(p.probs)
                 if self._draft is not None and size > MAX_WAITING:
                     of_draft += self._read_along(self._draft, text, waiting)
-                    waiting, size = [], 0
+                    waiting = []
+                    size = 0
         if self._draft is not None:
             of_draft += self._read_along(self._draft, text, waiting)
         target_ids, target_probs, of_token = zip(*of_target, strict=True)
@@ -113,7 +118,9 @@ class Tracer:
         return judge(draft, rows, text, params, random)
 
     def _best(self, p: Distribution) -> tuple[Ids, Floats]:
-        count, ids, probs = self._candidates, p.ids, p.probs
+        count = self._candidates
+        ids = p.ids
+        probs = p.probs
         if ids is None:
             ids = top_entries(p.probs.astype(np.float32), count)[0]
             probs = p.probs[ids]

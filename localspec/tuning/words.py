@@ -33,8 +33,11 @@ _CONTENDERS = {
     "third": "the third best",
     "llama.cpp": "llama.cpp's defaults",
 }
-FULL, EMPTY, LEVELS = "█", "░", "▁▂▃▄▅▆▇█"
-DONE, RUNNING = "✓", "▸"
+FULL = "█"
+EMPTY = "░"
+LEVELS = "▁▂▃▄▅▆▇█"
+DONE = "✓"
+RUNNING = "▸"
 
 
 def bar(fraction: float, width: int) -> str:
@@ -49,7 +52,9 @@ def sparkline(values: Sequence[float], width: int) -> str:
         return ""
     columns = min(width, len(values))
     shown = [values[(at + 1) * len(values) // columns - 1] for at in range(columns)]
-    low, high, top = min(shown), max(shown), len(LEVELS) - 1
+    low = min(shown)
+    high = max(shown)
+    top = len(LEVELS) - 1
     if high <= low:
         return LEVELS[top // 2] * columns
     return "".join(LEVELS[round((value - low) / (high - low) * top)] for value in shown)
@@ -137,7 +142,8 @@ def load_options_words(options: LoadOptions) -> str:
 
 def shift_words(chosen: LoadOptionsChosen) -> str:
     """Describe the shift by another type of the target's cache; empty for the usual type."""
-    kind, shift = chosen.workplace.target_kv_type, chosen.shift
+    kind = chosen.workplace.target_kv_type
+    shift = chosen.shift
     if kind == LoadOptions().target_kv_type:
         return ""
     if shift is None:
@@ -231,8 +237,10 @@ def llama_ratio(result: TaskResult) -> float | None:
 
 
 def _row(result: TaskResult) -> tuple[str, ...]:
-    settings, winner = result.settings, result.winner
-    drafts, ssd = settings.mode != "off", settings.mode == "ssd"
+    settings = result.settings
+    winner = result.winner
+    drafts = settings.mode != "off"
+    ssd = settings.mode == "ssd"
     tempers = settings.mode in ("sd", "ssd") and settings.acceptance == "rejection"
     ratio = llama_ratio(result)
     return (
@@ -257,7 +265,8 @@ def _predicted(winner: ConfirmedContender) -> str:
 
 
 def _narrow(result: TaskResult, width: int) -> Iterator[str]:
-    winner, ratio = result.winner, llama_ratio(result)
+    winner = result.winner
+    ratio = llama_ratio(result)
     parts = [f"{figure(winner.rate.value)} tokens/s ({interval(winner.rate)})"]
     if result.settings.mode != "off":
         parts.append(f"×{winner.gain.value:.2f} of plain ({gain_interval(winner.gain)})")

@@ -314,7 +314,8 @@ def _best_and_column_maxima(row: Logits) -> tuple[int, Logits]:
     """Return the best token and the maxima of `columns`; raise `LogitsError` where they are not numbers."""
     if len(row) < _LARGE_ROW:
         return _best(row), _folded(row, len(row) // _COLUMNS or 1)
-    folded, width = _folded(row, _FOLDS), len(row) // _FOLDS
+    folded = _folded(row, _FOLDS)
+    width = len(row) // _FOLDS
     column = _best(folded)  # its entries are few among those that had to be read again
     return column + width * int(row[column::width].argmax()), _folded(folded, width // _COLUMNS)
 

@@ -151,7 +151,7 @@ def test_what_answers_is_not_closed_and_what_waits_comes_in_order() -> None:
         busy = rig.asks("one")
         until(lambda: rig["one"].uses == 1 and rig["one"].opened is not None)
         second = rig.asks("two")
-        until(lambda: rig["two"].is_opening)
+        until(lambda: rig["one"].leaving == 1)  # planned: `one` closes for it as soon as it has answered
         third = rig.asks("three")
         until(lambda: rig["three"].is_opening)
         late = rig.asks("one")  # waits, so that `two` has its turn some time

@@ -160,7 +160,8 @@ class LocalSpecApp(App[int]):
 
     async def _tell_copied(self, asked: CopyAsked) -> None:
         is_taken = await asyncio.to_thread(put, asked.text)
-        copied, sent = f"copied {asked.what}", f"sent {asked.what} to the terminal, which may copy it"
+        copied = f"copied {asked.what}"
+        sent = f"sent {asked.what} to the terminal, which may copy it"
         self.notify(copied if is_taken else sent, timeout=2, markup=False)
 
     def open_url(self, url: str, *, new_tab: bool = True) -> None:
@@ -294,7 +295,8 @@ def launch(request: ScreenRequest) -> int:
             tuned_for=models.tuned_for,
         )
         session.shared.make_kit = partial(_tools, request.config)
-        session.shared.titles, session.shared.reads_ahead = request.config.titles, request.config.read_ahead
+        session.shared.titles = request.config.titles
+        session.shared.reads_ahead = request.config.read_ahead
         session.shared.compaction_mode = request.config.compact
 
         def opener(choice: ModelChoice | None) -> Opener:

@@ -24,7 +24,8 @@ _LOAD = "load_cell_table"  # which rich.cells imports, and calls for every chara
 _WIDE_MARKS = "\u302e\u302f\U00016ff0\U00016ff1"  # of Hangul and Chinese
 
 # rich has no public place for other widths; everything it and Textual draw is measured by these three.
-_measure, _split = cells._cell_len, cells.split_graphemes  # noqa: SLF001
+_measure = cells._cell_len  # noqa: SLF001
+_split = cells.split_graphemes
 
 
 class MarksMeasured(Message):

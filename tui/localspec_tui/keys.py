@@ -124,7 +124,8 @@ class KeyFooter(Widget):
         `words_of` gives bindings, by name, other words than usual, or none.
         """
         super().__init__()
-        self._is_stopping, self._words_of = is_stopping, words_of
+        self._is_stopping = is_stopping
+        self._words_of = words_of
 
     def on_mount(self) -> None:
         """Look again whenever other keys are bound."""

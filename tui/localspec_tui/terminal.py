@@ -98,8 +98,10 @@ class InputParser(XTermParser):
 
     def _taken_up(self, data: str) -> str:
         """Return the beginning of a sequence that `data` continues with."""
-        begun, self._begun = self._begun, ""
-        maybe, self._maybe_typed = self._maybe_typed, ""
+        begun = self._begun
+        self._begun = ""
+        maybe = self._maybe_typed
+        self._maybe_typed = ""
         if begun:
             return begun
         if maybe and self._timeout_time is not None:
@@ -118,13 +120,15 @@ class InputParser(XTermParser):
                 yield from self._sequence(found[0])
             elif found := _BEGUN.match(data, place):  # and dropped where something else follows
                 if found.end() == len(data):
-                    self._begun, self._begun_s = found[0], self._clock()
+                    self._begun = found[0]
+                    self._begun_s = self._clock()
             elif found := _TEXT.match(data, place):
                 yield from self._text(found[0])
             elif found := _MAYBE_TYPED.match(data, place):
                 yield from self._decided()
                 yield from self._typed(found[0])
-                self._maybe_typed, self._typed_s = found[0], self._clock()
+                self._maybe_typed = found[0]
+                self._typed_s = self._clock()
             place = found.end() if found else len(data)
 
     def _sequence(self, sequence: str) -> Iterable[Message]:
@@ -145,7 +149,8 @@ class InputParser(XTermParser):
 
     def _decided(self) -> Iterable[Message]:
         """Yield the events of a return after text: typed, unless text follows it."""
-        lines, self._lines = self._lines, ""
+        lines = self._lines
+        self._lines = ""
         if _LINES.match(lines):
             yield _paste(lines)
         elif lines:

@@ -21,7 +21,8 @@ from localspec.storage import paths
 from localspec.storage.config import Config, check_models, read_config
 from localspec.storage.kept_caches import caches_dir, figures
 
-_SCARCE, _TOO_LITTLE = 2**30, 2**26
+_SCARCE = 2**30
+_TOO_LITTLE = 2**26
 _PRIVATE = 0o077
 _SETTINGS = {".toml", ".json", ".yaml", ".yml", ".ini"}  # endings of other programs' settings
 

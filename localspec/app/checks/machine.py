@@ -80,7 +80,8 @@ def _build(sight: DetectedMachine, vendors: Sequence[str]) -> Check:
 
 def _instructions(sight: DetectedMachine, vendors: Sequence[str], root: Path = Path("/")) -> Check:
     """Compare what the CPU can do with what the build uses."""
-    name, built = "processor", set(sight.found.features.get("CPU", ()))
+    name = "processor"
+    built = set(sight.found.features.get("CPU", ()))
     if not built:
         return Check(name, "pass", "the build's instruction sets are unknown")
     lines = re.findall(r"^(?:flags|Features).*?:(.*)", text_of(root / "proc/cpuinfo"), re.MULTILINE)

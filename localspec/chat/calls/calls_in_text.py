@@ -38,8 +38,10 @@ class CallsInText:
 
     def __init__(self, form: ToolFormat, tools: Mapping[str, Parameters]) -> None:
         """Read nothing yet."""
-        self._form, self._tools = form, tools
-        self._source, self._counter = IncomingText(), CallCounter()
+        self._form = form
+        self._tools = tools
+        self._source = IncomingText()
+        self._counter = CallCounter()
         self._openings = tuple(
             dict.fromkeys(filter(None, (*form.leading, form.opening, form.head, *_BARE_HEADS)))
         )
@@ -51,7 +53,8 @@ class CallsInText:
         self._own_openings = tuple(filter(self._is_opening, self._openings)) or self._openings
         around = CallFrame(self._ends, self._own_openings, self._call_follows, form.is_padded)
         self._tagged = TaggedCalls(self._source, tools, self._counter, around)
-        self._later, self._trimmed = LaterThinking(), TrimmedThinking()
+        self._later = LaterThinking()
+        self._trimmed = TrimmedThinking()
         self._blank = ""  # at the end of the text so far
         self._has_said = self._has_called = self._called_last = False
         self._latest = ""  # text that came
@@ -123,7 +126,8 @@ class CallsInText:
                 self._blank = whole[len(text) :]
                 if text:
                     yield Piece("text", text if self._has_said or not self._has_called else text.lstrip())
-                    self._has_said, self._called_last = True, False
+                    self._has_said = True
+                    self._called_last = False
 
     def _flushed(self) -> Iterator[Piece]:
         yield from self._told(self._later.feed("", more=False), more=False)
@@ -131,7 +135,10 @@ class CallsInText:
 
     def _attempt(self, reading: Reading[bool], *, is_held: bool = False) -> Reading[bool]:
         """Read a call if one begins here, else nothing; pieces that are held come out if it is one."""
-        source, mark, count, held = self._source, self._source.mark(), self._counter.count, list[Piece]()
+        source = self._source
+        mark = self._source.mark()
+        count = self._counter.count
+        held = list[Piece]()
         has_begun = False
         while True:
             try:
@@ -232,7 +239,8 @@ class CallsInText:
 
     def _named_call(self) -> Reading[bool]:
         """Read a call whose name stands before its arguments."""
-        source, is_gemma = self._source, self._form.kind == "gemma"
+        source = self._source
+        is_gemma = self._form.kind == "gemma"
         if is_gemma and (yield from source.starts("call:")):
             source.take(len("call:"))
         word = yield from source.match(_NAME)
@@ -271,7 +279,9 @@ class CallsInText:
         return (yield from self._attempt(self._bare_calls(), is_held=True))
 
     def _bare_calls(self) -> Reading[bool]:
-        source, labels, made = self._source, list[str](), False
+        source = self._source
+        labels = list[str]()
+        made = False
         while True:
             yield from source.blank()
             if source.is_over:

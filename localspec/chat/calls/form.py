@@ -89,7 +89,8 @@ def tool_format(render: Callable[[Request], str], variables: TemplateVariables =
 def _written_format(written: str) -> ToolFormat:
     """Return the form of a call from the text between the question and the result."""
     if "<|channel|>" in written:
-        before, between = "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>"
+        before = "<|channel|>commentary to=functions."
+        between = " <|constrain|>json<|message|>"
         return ToolFormat("harmony", "", (), before, between)
     whole, rest = _around_name(_THOUGHT.sub("", written))
     arguments = _ARGUMENTS.search(rest)

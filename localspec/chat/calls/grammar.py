@@ -42,7 +42,8 @@ def call_grammar(
         function = json.loads(tool)["function"]
         schema = {**(function.get("parameters") or {"type": "object"}), "x-guidance": _SPACING}
         arguments = f"%json {json.dumps(schema)}" if form.between else r"/[^\w.-](.|\n)*/"
-        before, after = spelled(form.before, token), spelled(form.after, token)
+        before = spelled(form.before, token)
+        after = spelled(form.after, token)
         called = " ".join((before, json.dumps(function["name"]), spelled(between, token)))
         rules.append(f"call{number}: {called} {arguments} {after}")
     return Grammar("lark", "\n".join(rules))

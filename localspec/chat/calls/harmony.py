@@ -20,7 +20,8 @@ class CallsInChannels:
 
     def __init__(self, tools: Mapping[str, Parameters]) -> None:
         """Read nothing yet."""
-        self._tools, self._counter = tools, CallCounter()
+        self._tools = tools
+        self._counter = CallCounter()
         self._source = IncomingText()
         self._call: Reading[None] | None = None  # whose message has begun
         self._is_in_arguments = False
@@ -64,7 +65,8 @@ class CallsInChannels:
     def _ended(self, *, is_cut: bool) -> Iterator[Piece]:
         self._source.add("", more=False, is_cut=is_cut)
         yield from self._read()
-        self._call, self._is_in_arguments = None, False
+        self._call = None
+        self._is_in_arguments = False
 
     def _read(self) -> Iterator[Piece]:
         for piece in self._call or ():

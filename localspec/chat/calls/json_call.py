@@ -30,7 +30,10 @@ class JsonCalls:
         ends: tuple[str, ...],
     ) -> None:
         """Read nothing yet; `ends` are tags after which nothing of a call can come."""
-        self._source, self._tools, self._counter, self._ends = source, tools, counter, ends
+        self._source = source
+        self._tools = tools
+        self._counter = counter
+        self._ends = ends
 
     def offered(self, name: object) -> str | None:
         """Return the tool that a call names, None if there is no such tool."""
@@ -44,7 +47,8 @@ class JsonCalls:
 
         Without `is_certain` an object that holds anything else is none.
         """
-        source, before = self._source, self._counter.count
+        source = self._source
+        before = self._counter.count
         if not (yield from source.starts("[")):
             return (yield from self._object(is_certain=is_certain))
         source.take(1)
@@ -78,7 +82,9 @@ class JsonCalls:
 
     def _object(self, *, is_certain: bool) -> Reading[bool]:
         """Read one object; return whether it is a call."""
-        source, members, name = self._source, dict[str, str](), None
+        source = self._source
+        members = dict[str, str]()
+        name = None
         source.take(1)
         yield from source.blank()
         if (yield from source.starts("{")):  # Qwen2.5-Coder's own template doubles the braces

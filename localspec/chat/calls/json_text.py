@@ -51,7 +51,9 @@ class JsonText:
 
     def __init__(self, source: IncomingText, ends: tuple[str, ...] = (), marks: tuple[str, ...] = ()) -> None:
         """Read nothing yet."""
-        self._source, self._ends, self._marks = source, ends, marks
+        self._source = source
+        self._ends = ends
+        self._marks = marks
         self._open = list[str]()
         self._pending = ""  # white space and a comma, which come out before the next part
         self._was_cut = False  # within the latest text or word
@@ -113,7 +115,8 @@ class JsonText:
         return "key" if self._open and self._open[-1] == "{" else "value"
 
     def _flushed(self) -> str:
-        pending, self._pending = self._pending, ""
+        pending = self._pending
+        self._pending = ""
         return pending
 
     def _closing(self, head: str, place: _Place) -> Chunks:
@@ -185,7 +188,8 @@ class JsonText:
 
     def _quoted(self, quote: str, *, is_key: bool) -> Chunks:
         """Yield a text after its opening quotation mark."""
-        source, run = self._source, _RUNS[quote]
+        source = self._source
+        run = _RUNS[quote]
         while True:
             text = source.take_run(run)
             if text:

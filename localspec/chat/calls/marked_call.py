@@ -61,7 +61,10 @@ class MarkedCalls:
         self, source: IncomingText, tools: Mapping[str, Parameters], counter: CallCounter, marks: TagMarks
     ) -> None:
         """Read nothing yet."""
-        self._source, self._tools, self._counter, self._marks = source, tools, counter, marks
+        self._source = source
+        self._tools = tools
+        self._counter = counter
+        self._marks = marks
 
     def all(self) -> Reading[bool]:
         """Read a block of calls behind its opening; return whether there was one."""
@@ -100,7 +103,8 @@ class MarkedCalls:
 
     def _tag(self) -> Waiting[_Tag | None]:
         """Read blanks and the tag behind them; None: something else comes, which is not read."""
-        source, marks = self._source, self._marks
+        source = self._source
+        marks = self._marks
         mark = source.mark()
         yield from source.blank()
         start = yield from source.first_of((marks.closes, marks.opens))
@@ -121,7 +125,8 @@ class MarkedCalls:
 
     def _value(self, tag: _Tag, parameters: Parameters, depth: int = 0) -> Waiting[_Value]:
         """Read a value with the tag that closes it."""
-        source, marks = self._source, self._marks
+        source = self._source
+        marks = self._marks
         parts = list[str]()
         closing = f"{marks.closes}{tag.word}{marks.ends}"
         may_hold_tags = marks.closes.startswith(marks.opens)

@@ -22,11 +22,14 @@ class PythonCalls:
 
     def __init__(self, source: IncomingText, tools: Mapping[str, Parameters], counter: CallCounter) -> None:
         """Read nothing yet."""
-        self._source, self._tools, self._counter = source, tools, counter
+        self._source = source
+        self._tools = tools
+        self._counter = counter
 
     def all(self) -> Reading[bool]:
         """Read a list of calls, or one; return whether there was one."""
-        source, before = self._source, self._counter.count
+        source = self._source
+        before = self._counter.count
         is_list = yield from source.starts("[")
         source.take(is_list)
         while True:
@@ -53,7 +56,9 @@ class PythonCalls:
 
     def _arguments(self, names: list[str]) -> Waiting[str | None]:
         """Read arguments in brackets, and return them as JSON."""
-        source, parts, depth = self._source, list[str](), 0
+        source = self._source
+        parts = list[str]()
+        depth = 0
         if not (yield from source.starts("(")):
             return None
         while True:
@@ -73,7 +78,8 @@ class PythonCalls:
 
     def _quoted(self, quote: str) -> Waiting[str]:
         """Read the rest of a text with the mark that closes it; what its writer did not escape is escaped."""
-        source, parts = self._source, list[str]()
+        source = self._source
+        parts = list[str]()
         while True:
             text, stop = source.take_up_to(_QUOTE_END[quote])
             parts.append(text)

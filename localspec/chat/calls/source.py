@@ -29,14 +29,17 @@ class IncomingText:
         """Start empty."""
         self.more = True
         self.is_cut = False  # the answer ended because its length was used up
-        self._text, self._at = "", 0
+        self._text = ""
+        self._at = 0
         self._taken = list[str]()  # since the first mark
         self._marks = 0
 
     def add(self, text: str, *, more: bool, is_cut: bool = False) -> None:
         """Add text; without `more`, it is the last."""
-        self._text, self._at = self._text[self._at :] + text, 0
-        self.more, self.is_cut = more, is_cut
+        self._text = self._text[self._at :] + text
+        self._at = 0
+        self.more = more
+        self.is_cut = is_cut
 
     @property
     def is_over(self) -> bool:
@@ -75,7 +78,8 @@ class IncomingText:
     def back(self, mark: int) -> None:
         """Return to a mark, and forget it."""
         self._marks -= 1
-        self._text, self._at = "".join(self._taken[mark:]) + self._text[self._at :], 0
+        self._text = "".join(self._taken[mark:]) + self._text[self._at :]
+        self._at = 0
         del self._taken[mark:]
 
     def take(self, count: int) -> str:

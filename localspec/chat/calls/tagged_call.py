@@ -87,8 +87,11 @@ class TaggedCalls:
         around: CallFrame,
     ) -> None:
         """Read nothing yet."""
-        self._source, self._tools, self._counter = source, tools, counter
-        self._ends, self._openings = around.ends, around.openings
+        self._source = source
+        self._tools = tools
+        self._counter = counter
+        self._ends = around.ends
+        self._openings = around.openings
         self._around = around
 
     def begins(self, name: str, own_end: str = "") -> Waiting[bool]:
@@ -108,7 +111,9 @@ class TaggedCalls:
 
     def read(self, name: str, own_end: str = "") -> Reading[None]:
         """Read the parameters of a call that has begun, up to its end."""
-        source, parameters, seen = self._source, self._tools[name], set[str]()
+        source = self._source
+        parameters = self._tools[name]
+        seen = set[str]()
         while True:
             yield from source.blank()
             opened = yield from self._opened()
@@ -168,7 +173,8 @@ class TaggedCalls:
 
     def _value(self, opened: _Opened, own_end: str, seen: set[str]) -> Waiting[tuple[str, _Outcome]]:
         """Read a value with the tag that closes it, and the end of the call if that follows."""
-        source, value = self._source, _Value()
+        source = self._source
+        value = _Value()
         end: tuple[int, int] | None = None  # a possible one: the parts before it, and a mark after it
         while True:
             text, needle = yield from source.until(opened.closing, *self._openings)
@@ -206,7 +212,8 @@ class TaggedCalls:
 
     def _after_value(self, latest: _Opened, own_end: str, seen: set[str]) -> Waiting[tuple[_Outcome, str]]:
         """Say what follows the closing tag of a value; the tags at an end are read and returned."""
-        source, mark = self._source, self._source.mark()
+        source = self._source
+        mark = self._source.mark()
         yield from source.blank()
         if source.is_over:
             source.keep(mark)
@@ -220,7 +227,8 @@ class TaggedCalls:
         if opened and opened.closing == latest.closing and opened.key not in {*seen, latest.key}:
             source.back(mark)
             return "next", ""
-        ends, count = (own_end, *self._ends) if own_end else self._ends, 0
+        ends = (own_end, *self._ends) if own_end else self._ends
+        count = 0
         while end := (yield from source.first_of(ends)):
             source.take(len(end))
             count += 1

@@ -97,7 +97,8 @@ class Parameters:
         """Return the names of the types that a schema admits."""
         if not is_object(schema) or not steps:
             return _ALL
-        place, types = place.within(schema), _ALL
+        place = place.within(schema)
+        types = _ALL
         if "type" in schema:
             given = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
             named = {str(each) for each in given}

@@ -31,7 +31,8 @@ def export_chat(context: CommandContext, wanted: tuple[ExportFormat, str]) -> It
 
 def import_chats(context: CommandContext, name: str) -> Iterator[Effect]:
     """Add the chats of a file to the store, and open the last of them."""
-    path, store = path_named(name, context.folder), context.session.store
+    path = path_named(name, context.folder)
+    store = context.session.store
     left_out: Counter[LeftOut] = Counter()
     found = read_chats(path, "", left_out)
     if not found:
@@ -40,7 +41,8 @@ def import_chats(context: CommandContext, name: str) -> Iterator[Effect]:
     store.fill_file()
     new = sum(each.is_new for each in added)
     grown = [each for each in added if not each.is_new and each.messages]
-    there, lacking = len(added) - new - len(grown), foreign.in_words(left_out)
+    there = len(added) - new - len(grown)
+    lacking = foreign.in_words(left_out)
     summary = "; ".join([f"imported {counted(new, 'chat')}", *(each.growth() for each in grown)])
     summary += f"; {there} already there" * bool(there)
     yield Say(summary + f"; left out: {lacking}" * bool(lacking), is_long=True)
@@ -81,10 +83,8 @@ def tag_chat(context: CommandContext, names: str) -> Iterator[Effect]:
         raise UserError(f"`{names}` names no tag", "/tag work adds #work to the title")
     named = " and ".join(tags)
     if set(tags) <= set(words):
-        words, said = (
-            [word for word in words if word not in tags],
-            f"removed {named}; the same command again adds it",
-        )
+        words = [word for word in words if word not in tags]
+        said = f"removed {named}; the same command again adds it"
     else:
         words = [*(tag for tag in reversed(tags) if tag not in words), *words]
         said = f"added {named}; the same command again removes it"

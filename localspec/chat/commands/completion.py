@@ -38,7 +38,8 @@ def complete_input(
     """
     word = _word_at_end(text) if text.startswith("/") else None
     if word is not None and word[0] in _PATHS:
-        at, complete = word[1], _PATHS[word[0]]
+        at = word[1]
+        complete = _PATHS[word[0]]
     elif commands := complete_command(text, choices, own):
         return commands
     elif (begun := reference_at_end(text)) is not None:

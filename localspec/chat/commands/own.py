@@ -53,7 +53,8 @@ class OwnCommands:
         found = _NAME.match(text)
         if found is None:
             return None
-        name, argument = _composed(found[1]), text[found.end() :].strip()
+        name = _composed(found[1])
+        argument = text[found.end() :].strip()
         command = next((each for each in self.commands if each.name.lower() == name), None)
         if command is None:
             command = self._unlisted(found[1], text)
@@ -129,7 +130,8 @@ def _read(path: Path) -> Command[str]:
     first, _, rest = text.partition("\n")
     description = known.get("description", first)
     if first.startswith("# ") and "description" not in known:
-        description, text = first[2:], rest.strip()
+        description = first[2:]
+        text = rest.strip()
     if not text:
         raise UserError("it has no prompt")
     about = _shortened(description)
@@ -163,7 +165,8 @@ def _without_front_matter(text: str) -> tuple[dict[str, str], str]:
         if line[:1].isspace() and key:
             found[key] = f"{found[key]} {line.strip()}".strip()
         elif name := _KEY.match(line):
-            key, value = name[1].lower(), (name[2] or "").strip()
+            key = name[1].lower()
+            value = (name[2] or "").strip()
             found[key] = "" if _FOLDED.fullmatch(value) else unquoted(value)
     return {key: value for key, value in found.items() if value}, "\n".join(lines[end + 1 :]).strip()
 

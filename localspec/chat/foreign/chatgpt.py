@@ -51,11 +51,10 @@ def _said(
     message: Mapping[str, object], began: float, left_out: Counter[parts.LeftOut]
 ) -> parts.ForeignMessage | None:
     """Return the message of a node, from the user or to the user; None without one."""
-    metadata, content = parts.fields(message.get("metadata")), parts.fields(message.get("content"))
-    author, kind = (
-        parts.text(parts.fields(message.get("author")).get("role")),
-        parts.text(content.get("content_type")),
-    )
+    metadata = parts.fields(message.get("metadata"))
+    content = parts.fields(message.get("content"))
+    author = parts.text(parts.fields(message.get("author")).get("role"))
+    kind = parts.text(content.get("content_type"))
     if not message or metadata.get("is_visually_hidden_from_conversation") is True or kind in _UNSEEN:
         return None
     role = _ROLES.get(author)

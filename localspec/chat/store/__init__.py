@@ -123,7 +123,8 @@ class Store:
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
-        begun, self._begun = [(number,) for number in self._begun], set()
+        begun = [(number,) for number in self._begun]
+        self._begun = set()
         with suppress(StoreError):  # leftovers are removed when they are old
             if begun:
                 with self._database.writing() as connection:
@@ -638,7 +639,8 @@ def _same_chat(
     connection: sqlite3.Connection, chat: ChatInfo, messages: Sequence[StoredMessage]
 ) -> int | None:
     """Return the chat that began at the same time with the same message; of several the fullest."""
-    wanted, found = Counter(map(_said, messages)), list[tuple[int, int]]()
+    wanted = Counter(map(_said, messages))
+    found = list[tuple[int, int]]()
     query = "SELECT id FROM chats WHERE created = ? AND deleted IS NULL"
     for (number,) in connection.execute(query, (chat.created,)).fetchall():
         there = _read_messages(connection, "chat = ?", number)

@@ -65,7 +65,8 @@ class Database:
             except (OSError, sqlite3.OperationalError) as error:
                 if path is None or not to_read or not _may_not_write(error):
                     raise
-                self._connection, self._is_copy = _copied(path), True
+                self._connection = _copied(path)
+                self._is_copy = True
         self._presence: int | None = None
         self.was_alone = path is not None and self._announce(path.parent)
 

@@ -15,7 +15,8 @@ from itertools import chain, islice
 
 MAX_WORDS = 16
 MAX_WORD_CHARACTERS = 64
-EXCERPT_BEFORE, EXCERPT_AFTER = 48, 144
+EXCERPT_BEFORE = 48
+EXCERPT_AFTER = 144
 _SOON = 96  # characters: so far apart, found words still share an excerpt
 _MAX_PLACES = 50  # of each word that compete for the excerpt
 
@@ -75,12 +76,14 @@ def excerpt(text: str, words: Sequence[re.Pattern[str]]) -> tuple[str, tuple[tup
     """Return the excerpt of a text with most of the words, and their positions in it."""
     folded = text.translate(_FOLDING)
     place = _best_place(folded, words)
-    start, end = max(0, place - EXCERPT_BEFORE), min(len(text), place + EXCERPT_AFTER)
+    start = max(0, place - EXCERPT_BEFORE)
+    end = min(len(text), place + EXCERPT_AFTER)
     if start and (space := text.find(" ", start, place)) >= 0:  # it begins with a whole word,
         start = space + 1
     if end < len(text) and (space := text.rfind(" ", place + EXCERPT_AFTER // 2, end)) >= 0:  # and ends so
         end = space
-    before, after = "…" * (start > 0), "…" * (end < len(text))
+    before = "…" * (start > 0)
+    after = "…" * (end < len(text))
     shift = len(before) - start
     marks = tuple((a + shift, b + shift) for a, b in _spans(folded, words, start, end))
     return before + text[start:end].translate(_NOT_TEXT) + after, marks

@@ -39,11 +39,17 @@ class AnswerTools:
         most: int,
         most_calls: int | None = None,
     ) -> None:
-        self._kit, self._offered, self._offer, self._desk, self._most = kit, offered, offer, desk, most
-        self._rounds, self._left = 0, inf if most_calls is None else most_calls
+        self._kit = kit
+        self._offered = offered
+        self._offer = offer
+        self._desk = desk
+        self._most = most
+        self._rounds = 0
+        self._left = inf if most_calls is None else most_calls
         self._made = set[tuple[str, str, str]]()  # calls with their results
         self._latest: tuple[object, ...] = ()  # calls with their results
-        self._same, self._most_same = 0, SAME_ROUNDS  # rounds that were alike
+        self._same = 0  # rounds that were alike
+        self._most_same = SAME_ROUNDS
 
     @property
     def are_over(self) -> bool:

@@ -83,7 +83,8 @@ class _RawText:
         """Return the tag that ends the thinking, if there is one before the call."""
         raw = "".join(piece.text for piece in self._pieces)
         closing = _CLOSES_THINKING.match(raw) if self._thought_last else None
-        is_first, self._thought_last = not self._has_called, False
+        is_first = not self._has_called
+        self._thought_last = False
         self._has_called = self._called_last = True
         return self._take(closing.end()) if closing and is_first else ()
 

@@ -155,7 +155,10 @@ class _RunningCall:
     ) -> None:
         self.tool = tool
         self.is_alone = tool.effect in ("writes", "runs")
-        self._call, self._does, self._present, self._because = call, run, present, because
+        self._call = call
+        self._does = run
+        self._present = present
+        self._because = because
         self._stop = threading.Event()
         self._began_s = 0.0
         self._result: Future[tuple[ToolOutput, float]] | None = None

@@ -93,7 +93,8 @@ class BenchProgress(ProgressLine):
     ) -> None:
         super().__init__(cancel, now)
         self._cancel_ours = cancel
-        self._begun, self._answers = -warm_ups, answers
+        self._begun = -warm_ups
+        self._answers = answers
 
     def take(self, event: Turn | Run | Anchor) -> None:
         """Show who answers now; raises `Cancelled` if nothing is to begin or count any more."""
@@ -149,7 +150,8 @@ def measure(
 
 def _conclude(measured: Measured, request: BenchRequest, pair: OpenPlan, kind: str, command: str) -> int:
     """Print the results, also of a run that ended early; return the exit code."""
-    failure, comparable = measured.failure, True
+    failure = measured.failure
+    comparable = True
     if not measured.runs and failure is None:
         raise EngineError("every answer ended with its first token: there is no speed to compare")
     if measured.runs:

@@ -34,7 +34,8 @@ from localspec.types.request import Sampling
 OUTPUTS = ("md", "csv", "json", "jsonl")
 USUAL_SETS = ("coding", "writing", "general")
 USUAL_SAMPLING = Sampling(temperature=0.0)
-USUAL_TOKENS, USUAL_PER_TASK = 128, 6
+USUAL_TOKENS = 128
+USUAL_PER_TASK = 6
 
 
 def read_modes(text: str) -> tuple[str, ...]:
@@ -103,7 +104,8 @@ def parser() -> Parser:
     about = f"most prompts of each task ({USUAL_PER_TASK})"
     add("--per-task", type=whole(1, 100_000), default=USUAL_PER_TASK, metavar="N", help=about)
     add("--runs", type=whole(1, 1000), default=1, metavar="N", help="number of times to run each prompt (1)")
-    most, about = whole(2, 2**31 - 1), f"most tokens of an answer ({USUAL_TOKENS})"
+    most = whole(2, 2**31 - 1)
+    about = f"most tokens of an answer ({USUAL_TOKENS})"
     add("-n", "--predict", "--n-predict", type=most, default=USUAL_TOKENS, metavar="N", help=about)
     about = "output format: tables, CSV, one JSON object, or a JSON line for each answer (md)"
     add("-o", "--output", choices=OUTPUTS, default=OUTPUTS[0], help=about)

@@ -154,7 +154,11 @@ def line(run: Run) -> Json:
     return {name: getattr(run, name) for name in names} | speed | asdict(run.summary)
 
 
-_ROW, _NAMES, _BARS, _WIDTH = 24, 180, 370, 800  # pixels
+# pixels
+_ROW = 24
+_NAMES = 180
+_BARS = 370
+_WIDTH = 800
 _STYLE = """
 :root { --card: #fff; --ink: #222; --plain: #b9c2cc; --bar: #3b7dd8 }
 @media (prefers-color-scheme: dark) {
@@ -174,7 +178,8 @@ def picture(table: SpeedTable, title: str, below: str) -> str:
     # An interval that says nothing does not flatten all bars.
     ends = [row.tokens_per_s.high for row in table.rows if not isnan(row.tokens_per_s.high)]
     longest = min(2 * fastest, max([fastest, *ends]))
-    scale, height = _BARS / longest, _ROW * (len(table.rows) + len(tasks) + 3)
+    scale = _BARS / longest
+    height = _ROW * (len(table.rows) + len(tasks) + 3)
     drawing = Element("svg", xmlns="http://www.w3.org/2000/svg", width=f"{_WIDTH}", height=f"{height}")
     SubElement(drawing, "style").text = _STYLE
     line = 0
@@ -191,7 +196,8 @@ def picture(table: SpeedTable, title: str, below: str) -> str:
         write(20, task)
         for place, row in enumerate(row for row in table.rows if row.task == task):
             line += 1
-            speed, middle = row.tokens_per_s, f"{_ROW * line - 12}"
+            speed = row.tokens_per_s
+            middle = f"{_ROW * line - 12}"
             write(40, row.contender)
             write(_NAMES + _BARS + 14, _in_words(row))
             size = {"width": f"{scale * speed.value:.2f}", "height": f"{_ROW - 8}"}

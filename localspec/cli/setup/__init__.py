@@ -141,7 +141,8 @@ class SetupConversation:
     def _show_choices(self) -> None:
         self._shown = self._setup.recommended(recommend.SHOWN)
         for device in self._setup.machine.devices:
-            free, total = units.size(device.memory_free), units.size(device.memory_total)
+            free = units.size(device.memory_free)
+            total = units.size(device.memory_total)
             say(f"{device.id}: {device.name}, {free} of {total} free")
         say("Recommended for it:" if self._shown else "Nothing in the catalogue fits it.")
         for number, option in enumerate(self._shown, 1):

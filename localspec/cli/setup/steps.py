@@ -81,7 +81,9 @@ def _pick(text: str, options: int) -> Answer | None:
         return int(text)
     # a backslash is part of a path on Windows, not a sign for the shell
     lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
-    lexer.whitespace_split, lexer.escape, lexer.commenters = True, "", ""
+    lexer.whitespace_split = True
+    lexer.escape = ""
+    lexer.commenters = ""
     try:
         first, *rest = lexer
     except ValueError:
@@ -113,7 +115,8 @@ def converse(
     before: list[Step] = []
     refused = False
     while True:
-        answer, needs_download = None, False
+        answer = None
+        needs_download = False
         try:
             options = show(step)
             if ask is None and refused and not options:
@@ -131,7 +134,8 @@ def converse(
                 raise
             tell(error)
             if may_choose_anew:
-                step, before = "choose", ["measure"]
+                step = "choose"
+                before = ["measure"]
             continue
         if answer is Reply.QUIT or (step == "write" and answer not in (Reply.BACK, Reply.AGAIN)):
             return

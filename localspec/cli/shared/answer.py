@@ -68,7 +68,9 @@ def stream(
 
     cancel = cancel or models.cancel
     thread = threading.Thread(target=generate, name="localspec-generate", daemon=True)
-    ended, is_stuck, stopped_s = False, False, 0.0
+    ended = False
+    is_stuck = False
+    stopped_s = 0.0
 
     def stop() -> None:
         nonlocal stopped_s
@@ -160,7 +162,8 @@ def write_answer(
 
     Calls of tools wait for consent at the desk of its `turn`.
     """
-    writer, status = _Writer(output, is_bare=is_bare), ConsoleStatus()
+    writer = _Writer(output, is_bare=is_bare)
+    status = ConsoleStatus()
     answer = writer.answer
     with writer, closing(stream(models, events, None if turn is None else turn.cancel)) as streamed:
         for event in streamed:

@@ -92,7 +92,8 @@ def system_prompt(args: argparse.Namespace) -> str | None:
 
 def grammar(args: argparse.Namespace) -> Grammar | None:
     """Return the grammar that was given, None if none was; raises UserError for one that cannot be used."""
-    schemas, grammars = (args.json_schema, args.json_schema_file), (args.grammar, args.grammar_file)
+    schemas = (args.json_schema, args.json_schema_file)
+    grammars = (args.grammar, args.grammar_file)
     if sum(each is not None for each in (*schemas, *grammars)) > 1:
         raise UserError("--json-schema and --grammar cannot be combined", "use only one of them")
     kinds: tuple[GrammarKind, ...] = ("json_schema", "gbnf")

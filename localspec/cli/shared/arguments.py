@@ -84,7 +84,8 @@ def length_of_time(shortest_s: int) -> Callable[[str], float]:
             raise argparse.ArgumentTypeError(f"`{text}` is not a time such as 90s, 3m or 1h30m")
         hours, minutes, seconds = (int(group or 0) for group in found.groups())
         if found[1] and not found[2] and found[0][-1].isdigit():  # 1h30 means 1h30m
-            minutes, seconds = seconds, 0
+            minutes = seconds
+            seconds = 0
         total_s = 3600 * hours + 60 * minutes + seconds
         if not shortest_s <= total_s <= _DAY_S:
             raise argparse.ArgumentTypeError(f"`{text}` is not between {shortest_s}s and 24h")
@@ -389,7 +390,8 @@ def _add_device_flags(parser: Parser) -> None:
 
 
 def _add_expert_flags(add: Callable[..., argparse.Action]) -> None:
-    target, draft = "experts_at_home", "draft_experts_at_home"
+    target = "experts_at_home"
+    draft = "draft_experts_at_home"
     number = partial(add, type=whole(0, 1024), metavar="N")
     number("-ncmoe", "--n-cpu-moe", dest=target, help="keep the experts of the first N layers in RAM")
     everything = partial(add, action="store_const", const="all")
@@ -471,7 +473,8 @@ class _SpecType(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, *_: object
     ) -> None:
-        drafts, repeats = set[str](), False
+        drafts = set[str]()
+        repeats = False
         for kind in str(values).split(","):
             if kind in _DRAFT_KINDS:
                 drafts.add(kind)
@@ -492,7 +495,8 @@ def add_speculation_flags(parser: Parser) -> None:
     group = parser.add_argument_group(
         "speculation", "defaults: the profile, else the result of `tune`, else the value in parentheses"
     )
-    add, s = group.add_argument, _SETTINGS
+    add = group.add_argument
+    s = _SETTINGS
     add("--mode", choices=MODES, help="decoding mode; auto picks the fastest on this machine (auto)")
     about = "the mode in llama.cpp's words: none, draft-simple, draft-mtp, draft-eagle3, ngram-simple"
     add("--spec-type", action=_SpecType, metavar="TYPES", help=about)

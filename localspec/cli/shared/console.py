@@ -40,7 +40,10 @@ _OF_THE_SYSTEM = {  # which no program can help
 }  # fmt: skip
 _PATIENCE = 2  # an impatient second press means the same as the first
 _ENDS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-SUCCESS, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
+SUCCESS = 0
+FAILURE = 1
+USAGE = 2
+INTERRUPTED = 130
 
 
 SIMPLER = "localspec.simpler"
@@ -259,7 +262,8 @@ class ProgressLine(ConsoleStatus):
     def __init__(self, cancel: Callable[[], None], now: Callable[[], float] = time.monotonic) -> None:
         """Start now; `cancel` ends the running work when the user stops it."""
         super().__init__()
-        self._cancel, self._now = cancel, now
+        self._cancel = cancel
+        self._now = now
         self._began_s = now()
         self._stopped = False
 

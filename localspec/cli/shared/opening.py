@@ -94,7 +94,8 @@ def _log(line: LogLine) -> None:
 
 def load(worker: Worker, plan: OpenPlan) -> None:
     """Open the models, with progress on a terminal; Ctrl+C raises Cancelled."""
-    started, wanted = time.monotonic(), [True]
+    started = time.monotonic()
+    wanted = [True]
 
     def on_progress(fraction: float) -> bool:
         if time.monotonic() - started > _QUIET_S:

@@ -60,7 +60,8 @@ class GivenPrompt:
 
     def read(self) -> tuple[str, tuple[Attachment, ...]]:
         """Return the prompt and its files, once standard input has ended; raises UserError."""
-        argument, piped = self._argument, self._piped()
+        argument = self._argument
+        piped = self._piped()
         if argument.strip():
             if piped.strip():
                 lines = units.counted(len(piped.splitlines()), "line")

@@ -71,7 +71,8 @@ def refuse_unknown_verb(argv: Sequence[str], verbs: Collection[str], foreign_fla
     if any(map(str.isspace, word)):  # in quotes
         return
     rest = list(takewhile(lambda each: not each.startswith("-"), argv[1:]))
-    name, known = word.lower(), _ALWAYS | _UNLESS_LONG
+    name = word.lower()
+    known = _ALWAYS | _UNLESS_LONG
     near = [] if name in known else get_close_matches(name, verbs, n=1, cutoff=0.6)
     meant = near[0] if near else known.get(name, "")
     is_question = name in _UNLESS_LONG and (len(rest) > _FEW or any(each.endswith("?") for each in rest))

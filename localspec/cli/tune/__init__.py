@@ -109,7 +109,8 @@ def _add_kept_flags(result: Parser) -> None:
     add("--reset", action="store_true", help="forget the settings of these models, or of --task alone")
     add("-y", "--yes", action="store_true", help="do not ask before --reset")
     add("--export", choices=EXPORTS, metavar="FORMAT", help=f"print the settings as {', '.join(EXPORTS)}")
-    file, drawn = "localspec-tune.html", "write a page that draws what the last run measured and simulated"
+    file = "localspec-tune.html"
+    drawn = "write a page that draws what the last run measured and simulated"
     add("--report", nargs="?", const=file, metavar="FILE", help=f"{drawn} ({file})")
 
 
@@ -171,7 +172,8 @@ def _check(args: argparse.Namespace) -> None:
 
 def _tune(plan: TunePlan, args: argparse.Namespace, again: str) -> int:
     """Tune with a live view, and print the results, also of a stopped run."""
-    stop, shown = StopSignal(), TuneView([profile.task for profile in plan.profiles])
+    stop = StopSignal()
+    shown = TuneView([profile.task for profile in plan.profiles])
     pair = plan.pair
     draft = f" + {pair.draft.path.stem}" if pair.draft is not None else ""
     say(f"tuning {pair.target.path.stem}{draft} for {', '.join(profile.name for profile in plan.profiles)}")

@@ -112,7 +112,8 @@ def _stale(kept: Identity, now: Identity | None) -> tuple[str, ...]:
     gone = [model.path for model in (kept.target, kept.draft) if model and not Path(model.path).exists()]
     if gone:
         return tuple(f"{path} is gone" for path in gone)
-    target, draft = _as_it_is(kept.target), kept.draft and _as_it_is(kept.draft)
+    target = _as_it_is(kept.target)
+    draft = kept.draft and _as_it_is(kept.draft)
     return changes(kept, replace(kept, machine=now.machine, target=target, draft=draft))
 
 
@@ -165,16 +166,19 @@ def report(args: argparse.Namespace) -> int:
     path = paths.expanded(args.report).absolute()
     if path.suffix != ".html":  # nothing else is written over
         raise UserError(f"the page is HTML, and `{args.report}` does not end in .html", "name another file")
-    pair, chosen = _plan(args), tasks_of(args)
+    pair = _plan(args)
+    chosen = tasks_of(args)
     identity = identity_of(pair)
-    name, folder = pair_name(identity), RunFolder(identity.pair)
+    name = pair_name(identity)
+    folder = RunFolder(identity.pair)
     state = folder.state.read() or RunState(0)
     shown = [each for each in state.tasks if each.result and each.task in (chosen or get_args(TaskType))]
     if not shown:
         what = f"no saved run of {name} has tuned {' or '.join(chosen) or 'anything'}"
         raise UserError(what, "run `localspec tune` first")
     found = profiles_of_run(profiles(paths.config_dir() / "profiles"), shown)
-    plan, traces = plan_of(pair, found, TuneChoice(())), folder.path / "traces"
+    plan = plan_of(pair, found, TuneChoice(()))
+    traces = folder.path / "traces"
     paths.write_atomically(path, page(f"Tuning {name}", state, plan, traces, say))
     print_result({"file": str(path)}, (str(path),), as_json=args.json, escaped=True)
     return SUCCESS
@@ -193,11 +197,14 @@ def export_settings(args: argparse.Namespace) -> int:
     from localspec.tuning.export import Exported, export
 
     pair = _plan(args)
-    identity, tasks = identity_of(pair), tasks_of(args)
-    opened, name = as_tuned(pair, identity, pair_request(args)), pair_name(identity)
+    identity = identity_of(pair)
+    tasks = tasks_of(args)
+    opened = as_tuned(pair, identity, pair_request(args))
+    name = pair_name(identity)
     for note in opened.notes[len(pair.notes) :]:
         say(f"note: {note}")
-    found, missing = dict[TaskType, str](), []
+    found = dict[TaskType, str]()
+    missing = []
     for task in tasks or cast("tuple[TaskType, ...]", get_args(TaskType)):
         recalled = recall(identity, task)
         if recalled.tuned is None:

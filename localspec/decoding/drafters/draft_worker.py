@@ -121,7 +121,8 @@ class DraftWorker:
     def _follow(self, verdict: VerifyResult) -> None:
         state = self.state
         prepared = self.cache.apply_result(verdict.outcome)
-        sent, since = verdict.sent, verdict.at
+        sent = verdict.sent
+        since = verdict.at
         if sent is None:
             before = state.model.busy_s
             state.extend_while_worth(self.policy, self.cache.proposer, verdict.limit)

@@ -100,7 +100,8 @@ class DraftState:
             if self.model.length(sequence) > kept:
                 self.model.truncate(kept, sequence)
         gap = 0 if self.most_read is None else max(0, len(text) - kept - self.most_read)
-        self.text, self.proposals = [*text[:kept], *text[kept + gap :]], []
+        self.text = [*text[:kept], *text[kept + gap :]]
+        self.proposals = []
 
     def read_ahead(self, text: Sequence[int], settled: int, chunk: int) -> Iterator[None]:
         """Read the beginning of a prompt, with a stop after each chunk.
@@ -127,7 +128,8 @@ class DraftState:
 
     def set_cached(self, text: Sequence[int]) -> None:
         """Record the cached prefix of a text."""
-        self.text, self.proposals = [*text[: self.model.length()]], []
+        self.text = [*text[: self.model.length()]]
+        self.proposals = []
 
     def whole(self) -> list[int]:
         """Return the text with the proposals."""
@@ -176,8 +178,10 @@ class DraftState:
     def adopt(self, tokens: Sequence[int], proposer: Proposer, after: int = 0) -> None:
         """Replace the proposals after the first `keep` by other tokens, and draft beyond their end."""
         self.take(tokens, after)
-        whole, start = self.whole(), len(self.text) + after
-        count, histories = len(tokens) + 1, None
+        whole = self.whole()
+        start = len(self.text) + after
+        count = len(tokens) + 1
+        histories = None
         if proposer.needs_history:
             histories = [whole[: start + index] for index in range(count)]
         own = proposer.after(self.model, self.missing(), count, histories)
@@ -190,7 +194,8 @@ class DraftState:
 
     def apply_result(self, outcome: VerifyOutcome) -> None:
         """Commit the result; later proposals stay if the bonus token was also proposed."""
-        accepted, bonus = outcome.accepted, outcome.bonus
+        accepted = outcome.accepted
+        bonus = outcome.bonus
         proposals = self.proposals
         self.text += [proposal.token for proposal in proposals[:accepted]]
         self.text.append(bonus)

@@ -119,7 +119,8 @@ class SuffixIndex:
                 break
             length = self._match_length(candidate)
             if length > longest:
-                best, longest = candidate, length
+                best = candidate
+                longest = length
             candidate = self._before[candidate]
         return best, longest
 
@@ -150,7 +151,8 @@ class PromptLookupDrafter(Drafter):
         """Learn from the verdict and follow it."""
         self._policy.calibration.observe(self._confidences, outcome.accepted)
         self._index.extend([*self._sent[: outcome.accepted], outcome.bonus])
-        self._sent, self._confidences = (), []
+        self._sent = ()
+        self._confidences = []
 
     def draft(self, limit: int) -> Draft:
         """Propose forced tokens, else the continuation of the longest repeated ending if that is worth it."""
@@ -162,7 +164,8 @@ class PromptLookupDrafter(Drafter):
             return Draft()
         confidences = [1.0 - 1.0 / (matched + position) for position in range(len(tokens))]
         length = self._policy.length_to_send(confidences, limit)
-        self._sent, self._confidences = tokens[:length], confidences[:length]
+        self._sent = tokens[:length]
+        self._confidences = confidences[:length]
         return Draft(self._sent, None, DraftOrigin.NGRAM) if length else Draft()
 
 
@@ -220,7 +223,8 @@ class PromptLookup:
 
     def copy_after(self, proposals: Sequence[Proposal], limit: int) -> LookupDraft:
         """Return the copied draft after some draft tokens; `limit` is for both together."""
-        start, reach = len(proposals), prod(chances_of(self._policy, proposals))
+        start = len(proposals)
+        reach = prod(chances_of(self._policy, proposals))
         drafted = [proposal.token for proposal in proposals]
         tokens, matched = self._index.propose_after(drafted, limit - start)
         if matched < SHORTEST_MATCH:

@@ -109,7 +109,8 @@ class RowProposer:
         # A greedy target has no temperature: the draft model's plain softmax ranks its tokens.
         plain = replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
         self._sampling = plain if sampling.is_greedy else sampling
-        self._window, self._answer_start = sampling.penalty_window, answer_start
+        self._window = sampling.penalty_window
+        self._answer_start = answer_start
         self._sharpness = 1.0 / self._sampling.temperature
         self._has_guesses = settings.mode == "ssd"
         self._settings = settings
@@ -163,7 +164,8 @@ class RowProposer:
 
     def _of(self, ids: list[int], logits: list[float]) -> Proposal:
         """Return a proposal of a row's best tokens, with their chances."""
-        best, sharpness = logits[0], self._sharpness
+        best = logits[0]
+        sharpness = self._sharpness
         weights = [exp((value - best) * sharpness) for value in logits]
         share = 1.0 / sum(weights)
         guesses = tuple(zip(ids, [weight * share for weight in weights[:GUESSES]], strict=False))

@@ -81,7 +81,10 @@ class SpeculationCache:
         """
         state = self.state
         self._verdict_at = since + self.policy.verify(sent + 1)
-        self._sent, self._opened, self._own, self.branches = sent, 0, None, {}
+        self._sent = sent
+        self._opened = 0
+        self._own = None
+        self.branches = {}
         judged = state.proposals[:sent]
         self._exactly = accepted_exactly([self._acceptance(proposal) for proposal in judged])
         self._forks = []
@@ -102,9 +105,12 @@ class SpeculationCache:
 
     def _tail_known(self) -> None:
         """Open the branch of the tail; later proposals are its first tokens."""
-        state, sent, exactly = self.state, self._sent, self._exactly[self._sent]
+        state = self.state
+        sent = self._sent
+        exactly = self._exactly[self._sent]
         unsent = state.proposals[sent:]
-        tail, prepared = self.proposer.unjudged(unsent, len(state.text) + sent), unsent[1:]
+        tail = self.proposer.unjudged(unsent, len(state.text) + sent)
+        prepared = unsent[1:]
         state.proposals = [*state.proposals[:sent], tail]
         found = forecasts_after(sent, tail, exactly, None, self.policy.calibration.after_all)
         chance = next((each.chance for each in found if each.outcome.bonus == tail.token), 0.0)
@@ -136,7 +142,8 @@ class SpeculationCache:
     def apply_result(self, outcome: VerifyOutcome) -> bool:
         """Commit the result with its prepared draft as proposals; return whether there was a branch."""
         self._learn(outcome)
-        state, branch = self.state, self.branches.get(outcome)
+        state = self.state
+        branch = self.branches.get(outcome)
         if branch is None:
             state.proposals = state.proposals[: outcome.accepted]
             state.apply_result(outcome)
@@ -155,7 +162,8 @@ class SpeculationCache:
 
     def _learn(self, outcome: VerifyOutcome) -> None:
         """Compare a verdict with what the draft model thought of it."""
-        accepted, proposals = outcome.accepted, self.state.proposals
+        accepted = outcome.accepted
+        proposals = self.state.proposals
         calibration = self.policy.calibration
         for position, proposal in enumerate(proposals[: min(accepted + 1, self._sent)]):
             if proposal.guesses:
@@ -176,7 +184,8 @@ class SpeculationCache:
 
     def step(self) -> bool:
         """Run the draft model once where it should help most; return whether there was anything to do."""
-        state, policy = self.state, self.policy
+        state = self.state
+        policy = self.policy
         if self._own is None and len(state.missing()) > 1:
             state.extend(policy, self.proposer)
             self._tail_known()
@@ -217,7 +226,9 @@ class SpeculationCache:
         They are in the order of their sequences: llama.cpp then uses its graph of the call before again
         (llm_graph_params::allow_reuse).
         """
-        limit, model, known = self._settings.draft_length + 1, self.state.model, len(self.state.text)
+        limit = self._settings.draft_length + 1
+        model = self.state.model
+        known = len(self.state.text)
         if model.rereads:  # it cannot branch inside a call, or without a mark
             self._forks = [fork for fork in self._forks if model.branchable(known + fork.outcome.accepted)]
         work: list[tuple[float, Branch | Forecast | None]] = [
@@ -264,7 +275,8 @@ class SpeculationCache:
 
 def accepted_exactly(chances: Sequence[float]) -> list[float]:
     """Return the chance that exactly 0, 1, ... all of a draft's tokens are accepted."""
-    exactly, reach = [], 1.0
+    exactly = []
+    reach = 1.0
     for chance in chances:
         exactly.append(reach * (1.0 - chance))
         reach *= chance

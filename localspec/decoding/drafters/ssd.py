@@ -57,7 +57,8 @@ class AheadDrafter(Drafter):
         if self._lookup is not None:
             self._lookup.commit(self._tokens, len(self._sent), outcome)
         self._outcome = outcome
-        self._sent, self._tokens = [], ()
+        self._sent = []
+        self._tokens = ()
 
     def draft(self, limit: int) -> Draft:
         """Return the draft for the last verdict, waiting for it if need be."""
@@ -66,7 +67,8 @@ class AheadDrafter(Drafter):
     def look_up(self, limit: int) -> Draft | None:
         """Return the draft that can be sent at once after the last verdict, or ask the worker for one."""
         assert self._outcome is not None
-        self._limit, outcome = limit, self._outcome
+        self._limit = limit
+        outcome = self._outcome
         length = min(limit, self._length)
         draft = self._copied(outcome, limit, length)
         if draft is None and not self.worker.prompt_read:  # until then the target continues alone

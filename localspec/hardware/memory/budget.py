@@ -24,7 +24,9 @@ from localspec.units import memory, parse_size
 Models = tuple[tuple[ModelShape, MemoryRequest], ...]
 """The target and its placement, then the draft model's."""
 
-_STEP, _SMALLEST = 256, 512  # tokens of context
+# tokens of context
+_STEP = 256
+_SMALLEST = 512
 
 # bits per weight of common mixtures
 _QUANT_BITS = {
@@ -37,7 +39,9 @@ _EXAMPLE = "for instance --reserve 0=1GiB,1=2GiB,cpu=4GiB"
 GIB = 2**30
 CARD_RESERVE = GIB // 2
 DISPLAY_RESERVE = GIB  # windows and browsers use GPU memory as well; also if unknown
-PROCESSOR_SHARE, PROCESSOR_RESERVE = 0.1, 2 * GIB  # of all memory, at most so much
+# of all memory, at most so much
+PROCESSOR_SHARE = 0.1
+PROCESSOR_RESERVE = 2 * GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +218,8 @@ def suggestions(models: Models, budget: MemoryBudget) -> tuple[str, ...]:
 
 
 def _words(shortage: Shortage, budget: MemoryBudget) -> str:
-    device, reserve = budget.devices[shortage.device], budget.reserve[shortage.device]
+    device = budget.devices[shortage.device]
+    reserve = budget.reserve[shortage.device]
     return (
         f"{shortage.device} has {memory(device.memory_free, 0.1)} free, {memory(reserve, 0.1)} of it in "
         f"reserve, and {memory(shortage.needed, 0.1)} are needed"

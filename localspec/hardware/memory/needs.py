@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 ROWS = 128  # rows of logits that one call may give
 CELLS_PER_BRANCH = 32  # cells for a branch in addition to the main sequence
 _CELLS_MULTIPLE = 256
-_FLOAT, _HALF = 4, 2
+_FLOAT = 4
+_HALF = 2
 _PER_TOKEN = 32  # positions, ids and the like
 DEFAULT_CONTEXT = 8192  # models trained on 128k tokens would ask for many GiB of cache
 _COPIES = 4  # copies of its inputs in a pipeline of GPUs: ggml's GGML_SCHED_MAX_COPIES
@@ -146,11 +147,13 @@ def estimate(shape: ModelShape, request: MemoryRequest) -> tuple[DeviceNeed, ...
     if request.split.shares:
         return _divided(shape, request)
     cached = partial(cache_bytes, shape, request)
-    split, assignments = request.split, _assignments(shape, request.split)
+    split = request.split
+    assignments = _assignments(shape, request.split)
     kept = [expert for _, experts in experts_at_home(shape, split) for expert in experts]
     needs = []
     for device, layers in assignments.items():
-        has_output, on_processor = device == split.output, device == PROCESSOR
+        has_output = device == split.output
+        on_processor = device == PROCESSOR
         experts = sum(layer.expert_bytes for layer in layers)
         weights = sum(layer.weight_bytes for layer in layers)
         weights += sum(moved.bytes for moved in shape.moved if moved.device == device)
@@ -266,7 +269,8 @@ def _per_cell(shape: ModelShape, request: MemoryRequest, layer: LayerShape) -> i
     values = layer.value_values
     if values and request.flash_attention is False:  # values are transposed then, as wide as the widest
         values = max(other.value_values for other in shape.layers)
-    keys, type_v = kv_types()[request.cache.keys][1], kv_types()[request.cache.values][1]
+    keys = kv_types()[request.cache.keys][1]
+    type_v = kv_types()[request.cache.values][1]
     return layer.key_values * keys // 32 + values * type_v // 32
 
 
@@ -276,7 +280,8 @@ def _compute(shape: ModelShape, request: MemoryRequest, device: str, layers: tup
     If a model is wholly on several GPUs, including its output, llama.cpp makes a pipeline: each keeps several
     copies of its inputs, and none shares its memory with the output.
     """
-    cards, output_at = request.split.devices, request.split.output
+    cards = request.split.devices
+    output_at = request.split.output
     # a GPU is given the masks that its own layers read
     inputs, inside, output = _graph(replace(shape, layers=layers) if device in cards else shape, request)
     is_pipeline = len(cards) > 1 and request.split.on_cards >= len(shape.layers) and output_at in cards
@@ -297,7 +302,8 @@ def _graph(shape: ModelShape, request: MemoryRequest) -> tuple[int, int, int]:
 
     Widths are floats per token.
     """
-    flash, kept = request.flash_attention is not False, cells(request)
+    flash = request.flash_attention is not False
+    kept = cells(request)
     sequences = request.sequences
     if shape.state_bytes:
         sequences += kept_states(shape.architecture, sequences, request.longest_draft)[1]
@@ -391,7 +397,8 @@ def needs_of(context: Context) -> tuple[DeviceNeed, ...]:
     from localspec.llama.backends import breakdown
     from localspec.llama.checkpoints import CheckpointedContext
 
-    rows, kept = logits_bytes(context.vocabulary_size, context.max_sequences), 0
+    rows = logits_bytes(context.vocabulary_size, context.max_sequences)
+    kept = 0
     if isinstance(context, CheckpointedContext):
         options = context.model.options
         kept = checkpoint_bytes(read_shape(options.path), request_of(options))
@@ -412,8 +419,10 @@ def _divided_by_formula(context: Context, account: Mapping[str, tuple[int, int, 
     cache, or their sum where nothing is allocated, so the formula divides these. Its intermediate results
     are those that every device has.
     """
-    options, shape = context.model.options, read_shape(context.model.options.path)
-    devices, most = options.devices or (), len(shape.layers)
+    options = context.model.options
+    shape = read_shape(context.model.options.path)
+    devices = options.devices or ()
+    most = len(shape.layers)
     counted = most if options.gpu_layers is None else options.gpu_layers - shape.prediction_layers - 1
     split = LayerSplit(
         devices,

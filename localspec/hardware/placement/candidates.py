@@ -109,7 +109,9 @@ WORTH_A_SMALLER_CONTEXT = 1.2
 _CORRECTIONS = 6
 _FEW_GPUS = 3
 TEXT_SHARE = 0.25  # of the context, filled on average by conversations that end half-way
-TURN_READ, TURN_WRITTEN = 2000, 400  # tokens of a turn by which placements are compared
+# tokens of a turn by which placements are compared
+TURN_READ = 2000
+TURN_WRITTEN = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +256,8 @@ class PlacementSearch:
     def memory_request(self, shape: ModelShape, split: LayerSplit, context: int) -> MemoryRequest:
         """Return the memory request of one of the two models with the requested cache."""
         asked = self.request
-        flash, batch = asked.flash, asked.micro_batch_size
+        flash = asked.flash
+        batch = asked.micro_batch_size
         if shape is not self.draft:
             cache = CacheTypes(*asked.target.kv_types)
             return MemoryRequest(
@@ -266,7 +269,8 @@ class PlacementSearch:
                 swa_full=asked.swa_full,
                 longest_draft=asked.longest_draft,
             )
-        held, here = CacheTypes(*asked.draft.kv_types), self.uses_processor(shape, split)
+        held = CacheTypes(*asked.draft.kv_types)
+        here = self.uses_processor(shape, split)
         if shape.is_head:
             return MemoryRequest(split, context, held, flash, min(batch, ROWS), swa_full=True)
         flash = draft_flash_attention(flash, held.values, on_processor=here)
@@ -286,15 +290,19 @@ class PlacementSearch:
     # --- possible placements
 
     def _draft_splits(self, context: int) -> list[LayerSplit | None]:
-        shape, request = self.draft, self.request
+        shape = self.draft
+        request = self.request
         if shape is None or request.mode in {"off", "ngram"}:
             return [None]
-        given, asked, layers = request.draft.devices, request.draft.gpu_layers, len(shape.layers)
+        given = request.draft.devices
+        asked = request.draft.gpu_layers
+        layers = len(shape.layers)
         names = tuple(name for name in (self.budget.cards if given is None else given) if name != PROCESSOR)
         if asked == 0 or (given is not None and not names):
             return [LayerSplit()]
         most = layers if asked is None else min(layers, max(0, asked - shape.prediction_layers - 1))
-        sizes, at_home = self._sizes(shape, context), _requested_experts(request.draft, shape)
+        sizes = self._sizes(shape, context)
+        at_home = _requested_experts(request.draft, shape)
         if given is not None and len(names) > 1 and sizes is not None:
             return [sizes.fill(names, dict(self.budget.free), most, experts_at_home=at_home or 0)]
         choices = (0, layers) if at_home is None and shape.is_head and shape.expert_bytes else (at_home or 0,)
@@ -310,12 +318,16 @@ class PlacementSearch:
     def _target_splits(
         self, sizes: LayerSizes | None, taken: Sequence[DeviceNeed], context: int
     ) -> Iterator[LayerSplit]:
-        request, layers, predicting = self.request, len(self.target.layers), self.target.prediction_layers
-        every, names = layers + predicting + 1, self._cards
+        request = self.request
+        layers = len(self.target.layers)
+        predicting = self.target.prediction_layers
+        every = layers + predicting + 1
+        names = self._cards
         if sizes is None or not names or request.target.gpu_layers == 0:
             yield LayerSplit()
             return
-        asked, at_home = request.target.gpu_layers, _requested_experts(request.target, self.target)
+        asked = request.target.gpu_layers
+        at_home = _requested_experts(request.target, self.target)
         shares = (*request.tensor_split, *(0.0 for _ in names))[: len(names)]
         most = layers if asked is None else min(layers, max(0, asked - predicting - 1))
         if request.split_mode == "tensor":
@@ -365,7 +377,8 @@ class PlacementSearch:
 
     def _divided_unasked(self, names: tuple[str, ...]) -> Iterator[LayerSplit]:
         """Yield splits by tensor over equal GPUs, if sums over them were measured and nothing forbids it."""
-        request, target = self.request, self.target
+        request = self.request
+        target = self.target
         asked = request.target
         is_left_open = request.split_mode is None and (asked.gpu_layers, asked.experts_at_home) == (
             None,
@@ -456,10 +469,12 @@ class PlacementSearch:
     ) -> LayerSplit:
         """Fill GPUs, and again with what the exact need has more or less than the sizes of layers."""
         free = self.budget.left(taken)
-        split, tried = fill(free), list[LayerSplit]()
+        split = fill(free)
+        tried = list[LayerSplit]()
         while split not in tried and len(tried) < _CORRECTIONS:
             tried.append(split)
-            counted, left = sizes.counted(split), dict(free)
+            counted = sizes.counted(split)
+            left = dict(free)
             for need in self._needs(self.target, split, context):
                 if need.device in counted:
                     left[need.device] += counted[need.device] - need.total
@@ -470,7 +485,9 @@ class PlacementSearch:
     # --- how fast they would be
 
     def _speeds(self, target: LayerSplit, draft: LayerSplit | None) -> tuple[PredictedSpeed, ...]:
-        threads, passes, draft_passes = self.threads(target, draft), self._passes, self._draft_passes
+        threads = self.threads(target, draft)
+        passes = self._passes
+        draft_passes = self._draft_passes
 
         @cache
         def verify(tokens: int) -> Pass:
@@ -545,7 +562,8 @@ class PlacementSearch:
 
     def threads(self, target: LayerSplit, draft: LayerSplit | None) -> Threads:
         """Return the cores of each model; a model on GPUs needs one to feed them."""
-        asked, asked_draft = self.request.target.threads or 0, self.request.draft.threads or None
+        asked = self.request.target.threads or 0
+        asked_draft = self.request.draft.threads or None
         wanted = asked or self.cores
         target_works = self.uses_processor(self.target, target)
         draft_works = self.uses_processor(self.draft, draft)

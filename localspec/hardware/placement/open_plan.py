@@ -34,7 +34,9 @@ class OpenPlan:
 
     def opened_with(self, found: LoadOptions) -> OpenPlan:
         """Return the plan with tuned options; fields that they leave at the default stay as planned."""
-        usual, target, draft = LoadOptions(), self.target, self.draft
+        usual = LoadOptions()
+        target = self.target
+        draft = self.draft
         target = replace(target, threads=found.threads or target.threads)
         notes = self.notes
         if found.target_kv_type != usual.target_kv_type:

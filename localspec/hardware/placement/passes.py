@@ -20,11 +20,15 @@ from localspec.models.shape import ExpertWeights, LayerShape, ModelShape
 CARD_LAYER_S = 4e-5  # to start a layer's kernels
 CORE_LAYER_S = 2e-5  # for the cores to wait for each other
 CARD_FURTHER = 0.02  # of a pass, for each further token in it
-FLOAT_FURTHER, QUANT_FURTHER = 0.15, 0.5  # the same on the CPU, where arithmetic is soon the limit
+# the same on the CPU, where arithmetic is soon the limit
+FLOAT_FURTHER = 0.15
+QUANT_FURTHER = 0.5
 WITHOUT_FLASH = 0.5  # of the time of flash attention on the CPU, measured with heads of 128
 CONTENTION = 1.2  # of two that share a memory or a GPU: together they get less than one alone
 CACHE_PER_CORE = 2**20  # data in the CPU's caches is not read from memory
-ACTIVATION, LOGIT = 4, 4  # bytes
+# bytes
+ACTIVATION = 4
+LOGIT = 4
 SUMS_PER_LAYER = 2  # of a split by tensor: after the attention, and after the feed-forward part
 
 
@@ -92,7 +96,8 @@ class Passes:
             alone = _on_one(split, device)
             busy[device] = part.take(alone, tokens, threads).busy[device]
         slowest = max(busy.values())
-        first, kept = _on_one(split, split.devices[0]), experts_at_home(self._shape, split)
+        first = _on_one(split, split.devices[0])
+        kept = experts_at_home(self._shape, split)
         here = self._on_processor(first, kept, tokens, threads, busy)
         sum_s = self._rates.sum_s(split.devices, tokens * self._shape.width * ACTIVATION)
         sums_s = SUMS_PER_LAYER * split.on_cards * sum_s
@@ -109,7 +114,8 @@ class Passes:
         read = weights.read + self._cached_up_to[layers]
         if read == 0:
             return 0.0
-        rate, used = self._rates.processor, threads / self._cores
+        rate = self._rates.processor
+        used = threads / self._cores
         computed = None if self._is_float else self._rates.measured[PROCESSOR].weights
         # a quarter of the cores reaches half of the memory's rate, three quarters nine tenths
         reads = min(rate * min(1.0, 3 * used / (2 * used + 1)), used * (computed or inf))
@@ -128,7 +134,8 @@ class Passes:
         return max(1.0, heads) * (1.0 if is_flash else WITHOUT_FLASH)
 
     def _on_card(self, device: str, weights: _Weights, layers: int, busy: dict[str, float]) -> float:
-        rate, further = self._rates.of[device].read, self._rates.measured[device].further or CARD_FURTHER
+        rate = self._rates.of[device].read
+        further = self._rates.measured[device].further or CARD_FURTHER
         if self._is_float:
             further = min(further, FLOAT_FURTHER)
         else:
@@ -253,7 +260,8 @@ def ahead_speed(
     def overlap(length: int, verify_s: float, prepare_s: float) -> float:
         if take_turns:
             return verify_s + prepare_s
-        busy, busy_drafting = target(length + 1).busy, branches.busy
+        busy = target(length + 1).busy
+        busy_drafting = branches.busy
         shared = [
             CONTENTION * (busy[name] + length * busy_drafting[name]) for name in busy if name in busy_drafting
         ]

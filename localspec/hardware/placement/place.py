@@ -61,7 +61,8 @@ def place(
             again = PlacementSearch(machine, models, other, measured)
             found = again.chosen()
             if found and found.context >= chosen.context and again.turn_s(found) < search.turn_s(chosen):
-                search, chosen = again, found
+                search = again
+                chosen = found
     return _placement(search, chosen)
 
 
@@ -87,7 +88,8 @@ def _with_smaller_draft_cache(search: PlacementSearch, chosen: PlacementCandidat
 
 
 def _placement(search: PlacementSearch, chosen: PlacementCandidate) -> Placement:
-    target, draft = search.target, search.draft
+    target = search.target
+    draft = search.draft
     for_target, for_draft = search.threads(chosen.target, chosen.draft).alone
 
     def assigned(shape: ModelShape, split: LayerSplit, threads: int, needs: Needs) -> DeviceAssignment:
@@ -159,7 +161,8 @@ def _cache_proposal(chosen: PlacementCandidate, search: PlacementSearch) -> Iter
     found = PlacementSearch(search.machine, models, request, search.measured).chosen()
     if found is None:
         return
-    speed, usual = found.best.tokens_per_s, chosen.best.tokens_per_s
+    speed = found.best.tokens_per_s
+    usual = chosen.best.tokens_per_s
     price = "it rounds what the model remembers to 8 bits, so answers may differ a little"
     if found.context > chosen.context:
         yield (
@@ -270,14 +273,17 @@ def _lack(shortages: Sequence[Shortage]) -> str:
 
 
 def _target_reason(found: PlacementCandidate, search: PlacementSearch) -> str:
-    needs, split = found.target_needs, found.target
-    total, layers = memory(sum(need.total for need in needs)), len(search.target.layers)
+    needs = found.target_needs
+    split = found.target
+    total = memory(sum(need.total for need in needs))
+    layers = len(search.target.layers)
     if not split.devices:
         is_here = not isinstance(search.machine, DescribedMachine)
         no_gpu = "this build of llama.cpp finds no GPU" if is_here else "the machine has no GPU"
         why = "" if search.budget.cards else f"; {no_gpu}"
         return f"the target ({total}) runs on the CPU{why}"
-    rest, experts = layers - split.on_cards, _experts_words(split, search.target)
+    rest = layers - split.on_cards
+    experts = _experts_words(split, search.target)
     if rest == 0 and len(split.devices) == 1:
         name = split.devices[0]
         if experts:
@@ -316,7 +322,8 @@ def _output_reason(found: PlacementCandidate, search: PlacementSearch) -> str | 
     """Return the bytes that a local output layer saves on the network, None without one."""
     if search.is_remote(found.target.output) or not any(map(search.is_remote, found.target.devices)):
         return None
-    wide, row = search.target.width * ACTIVATION, search.target.vocabulary * LOGIT
+    wide = search.target.width * ACTIVATION
+    row = search.target.vocabulary * LOGIT
     return f"the output layer stays here: {size(wide)} a token over the network instead of {size(row)}"
 
 
@@ -340,7 +347,8 @@ def _sums_reason(found: PlacementCandidate, search: PlacementSearch) -> str | No
 
 
 def _roomy(search: PlacementSearch, name: str) -> str:
-    free, reserve = search.budget.devices[name].memory_free, search.budget.reserve[name]
+    free = search.budget.devices[name].memory_free
+    reserve = search.budget.reserve[name]
     return f"{name} ({memory(free)} free, {memory(reserve)} of it reserved)"
 
 
@@ -368,7 +376,8 @@ def _draft_place(found: PlacementCandidate, split: LayerSplit, layers: int, sear
     where = _assignments(split, layers)
     if search.draft is not None and (experts := _experts_words(split, search.draft)):
         where += f" with {experts}"
-    draft_at, target_at = set(split.devices or (PROCESSOR,)), set(found.target.devices or (PROCESSOR,))
+    draft_at = set(split.devices or (PROCESSOR,))
+    target_at = set(found.target.devices or (PROCESSOR,))
     if mode == "ssd" and draft_at == target_at == {PROCESSOR}:
         verifies, drafts = search.threads(found.target, split).together
         cores = "core" if verifies == 1 else "cores"
@@ -403,7 +412,8 @@ def _speed_reason(found: PlacementCandidate, search: PlacementSearch) -> str:
 
 def _shape_reason(search: PlacementSearch) -> str | None:
     layers = search.target.layers
-    read, whole = sum(layer.read_bytes for layer in layers), sum(layer.weight_bytes for layer in layers)
+    read = sum(layer.read_bytes for layer in layers)
+    whole = sum(layer.weight_bytes for layer in layers)
     if search.draft is None or read >= _MIXTURE * whole:
         return None
     return (

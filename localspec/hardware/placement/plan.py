@@ -59,7 +59,9 @@ def _confirmed(
 
     If llama.cpp does not know, the formula counts.
     """
-    measured, plan, misfit = MeasuredCompute(), asked, None
+    measured = MeasuredCompute()
+    plan = asked
+    misfit = None
     for _ in range(_QUESTIONS):
         try:
             placement = place(machine, *shapes, request, measured)
@@ -233,7 +235,8 @@ def _check_overrides(files: PairFiles, request: PairRequest, machine: Machine) -
             on_tensors, on_experts = flags
             number = asked.experts_at_home
             if number == "all":
-                number, on_experts = header.integer("{arch}.block_count"), on_experts.replace("-nc", "-c")
+                number = header.integer("{arch}.block_count")
+                on_experts = on_experts.replace("-nc", "-c")
             check_overrides(header, asked.overrides, number, devices, (on_tensors, on_experts))
             check_order(header, asked.overrides, on_tensors)
 
@@ -242,7 +245,8 @@ def _check_divided(files: PairFiles, request: PairRequest, machine: Machine) -> 
     """Raise UserError for a split by tensor that cannot be."""
     if request.target.overrides:
         raise UserError("-sm tensor divides weights that -ot puts elsewhere", "use -ncmoe, or -sm layer")
-    cards, shares = _target_cards(request, machine), request.tensor_split
+    cards = _target_cards(request, machine)
+    shares = request.tensor_split
     check_tensor_split(read_model(files.target), cards, request.flash, shares)
 
 
@@ -277,7 +281,8 @@ def _target_cards(request: PairRequest, machine: Machine) -> tuple[str, ...]:
 
 def placed_as(placement: Placement, plan: OpenPlan) -> OpenPlan:
     """Return a plan that opens the models where a placement puts them."""
-    target, draft = placement.target, placement.draft
+    target = placement.target
+    draft = placement.draft
     options = _with_batch(_assigned(plan.target, target), placement)
     if target.devices:
         options = replace(options, threads=target.threads)

@@ -242,7 +242,8 @@ class ModelService:
             self._asides.put(job)
             return
         with self._lock:
-            self._jobs[request.number], self._to_read = job, None
+            self._jobs[request.number] = job
+            self._to_read = None
         if request.method in ("values_of", "open"):
             threading.Thread(target=self._watch_open, args=(job,), name="localspec-open", daemon=True).start()
         runtime = self._runtime
@@ -274,7 +275,8 @@ class ModelService:
         with self._lock:
             if self._jobs or self._runtime is None or not self._runtime.keeps_on_disk:
                 return
-            self._jobs[0], self._to_read = job, None
+            self._jobs[0] = job
+            self._to_read = None
             if self._is_at_idle_work:
                 _end_work(self._runtime)
         self._work.put(job)
@@ -351,7 +353,8 @@ class ModelService:
                 if job is None and not left_s:
                     self._write_resting(runtime)
             else:
-                job, has_measured = queue.get(), False
+                job = queue.get()
+                has_measured = False
             if job is not None:
                 return job
 

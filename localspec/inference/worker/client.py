@@ -380,7 +380,8 @@ class EngineProcess:
         assert process.stdout is not None
         assert process.stderr is not None
         self.pid = process.pid
-        self._requests, self._replies = process.stdin, process.stdout
+        self._requests = process.stdin
+        self._replies = process.stdout
         self._output = Output(process.stderr, on_log)
         self._numbers = itertools.count(1)
         self._frames: SimpleQueue[bytes | None] = SimpleQueue()
@@ -424,7 +425,8 @@ class EngineProcess:
 
     def read_ahead(self, request: GenerationRequest | None) -> None:
         """Have something read while idle, in place of what was asked for before."""
-        self._reading, self.read_so_far = self._reading + 1, None
+        self._reading = self._reading + 1
+        self.read_so_far = None
         self.send(Read(self._reading, request))
 
     def cancel(self) -> None:
@@ -518,7 +520,8 @@ class EngineProcess:
             self._ends_within(_DEATH_S)
         self._output.reader.join(_FIRM_S)
         self.first_call_since = None
-        self.is_measuring, self.read_so_far = False, None
+        self.is_measuring = False
+        self.read_so_far = None
         died = EngineDied("the model process was ended")
         if self._end is None:
             self._end = died = explain(self._process.returncode or 0, self._output.last_lines)

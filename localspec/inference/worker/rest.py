@@ -29,7 +29,8 @@ class Surroundings:
 
     def _are_others_busy(self) -> bool:
         """Return whether others took much of the CPU since the last look, if that was long enough ago."""
-        now, last = _times(), self._last
+        now = _times()
+        last = self._last
         if now.of_all_cores - last.of_all_cores < LOOK_S * (os.cpu_count() or 1):
             return False
         self._last = now

@@ -26,7 +26,8 @@ class KnownProperties:
         place = place.within(schema)
         schema = modern(schema, place)
         values = [*list_of(schema.get("enum")), schema.get("const")]
-        properties, least = dict_of(schema.get("properties")), schema.get("minProperties")
+        properties = dict_of(schema.get("properties"))
+        least = schema.get("minProperties")
         self.is_open |= bool(schema.keys() & OPENING) or any(map(is_object, values))
         self.is_open |= isinstance(least, int) and least > len(properties)
         self.has_properties |= "properties" in schema

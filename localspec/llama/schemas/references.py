@@ -25,7 +25,8 @@ class SchemaError(UserError):
     """A JSON schema, or that of `whose`, cannot be used because of what stands at a path."""
 
     def __init__(self, path: str, reason: str, whose: str = "") -> None:
-        self.path, self.reason = path, " ".join(reason.split())
+        self.path = path
+        self.reason = " ".join(reason.split())
         of = f" of {whose}" if whose else ""
         super().__init__(
             f"the JSON schema{of} cannot be used: at {path}: {self.reason}", "change that part of it"
@@ -81,7 +82,8 @@ class References:
             found = self._registry.resolver(place.base).lookup(str(reference))
         except (ReferencingError, ValueError):
             raise SchemaError(place.path, f"{reference} is not in the schema itself") from None
-        contents, is_old = found.contents, found.draft <= _LAST_OLD
+        contents = found.contents
+        is_old = found.draft <= _LAST_OLD
         if is_object(contents):  # its address is known already
             contents = {name: value for name, value in contents.items() if name != "$id"}
         return contents, Place(str(reference), found.resolver.base_uri, is_old)

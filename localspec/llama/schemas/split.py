@@ -106,7 +106,8 @@ class _Splitter:
     """Builds the grammar's half of one schema: flat, with references only to definitions of its own."""
 
     def __init__(self, root: object, left_out: frozenset[str]) -> None:
-        self._root, self._left_out = root, left_out
+        self._root = root
+        self._left_out = left_out
         self._references = References(root)
         self._unenforced: dict[str, None] = {}
         self._definitions: dict[str, Schema] = {}
@@ -214,7 +215,8 @@ class _Splitter:
         if not is_object(names) or names.keys() - _NAMING or schema.keys() & {*APPLIED, *MAPS}:
             return schema
         allowed = schema.get("additionalProperties", True)
-        listed, pattern = names.get("enum"), names.get("pattern")
+        listed = names.get("enum")
+        pattern = names.get("pattern")
         if isinstance(listed, list) and pattern is None:
             found: JsonObject = {"properties": {name: allowed for name in listed if isinstance(name, str)}}
         elif (
@@ -332,7 +334,8 @@ def _definition(part: JsonObject) -> str:
 
 def _can_end(grammar: JsonObject) -> bool:
     """Return whether any finite text can meet the grammar's half of a schema."""
-    definitions, ending = grammar.get("$defs", {}), set[str]()
+    definitions = grammar.get("$defs", {})
+    ending = set[str]()
     while True:
         found = {name for name, each in definitions.items() if _ends(each, ending.__contains__)}
         if found == ending:
@@ -349,7 +352,8 @@ def _ends(part: Schema, is_ending: Callable[[str], bool]) -> bool:
         names = [name for name in list_of(part.get("required")) if isinstance(name, str)]
         needed += [part.get("properties", {}).get(name, True) for name in names]
     elif part.get("type") == "array":
-        first, least = part.get("prefixItems", []), part.get("minItems")
+        first = part.get("prefixItems", [])
+        least = part.get("minItems")
         count = least if isinstance(least, int) else 0
         needed += first[:count] + ([part.get("items", True)] if count > len(first) else [])
     options = part.get("anyOf")

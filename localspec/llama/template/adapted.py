@@ -18,13 +18,15 @@ _SHORT_ID = re.compile("[a-zA-Z0-9]{9}")
 
 def adapted(conversation: Conversation, traits: TemplateTraits) -> Conversation:
     """Return a conversation that says the same in a form which the template takes."""
-    messages, tools = _with_system_folded(conversation.messages, traits), conversation.tools
+    messages = _with_system_folded(conversation.messages, traits)
+    tools = conversation.tools
     if tools or any(message.tool_calls or message.role == "tool" for message in messages):
         if traits.takes_tools:
             messages = tuple(_with_simple_calls(messages, traits))
             messages = messages if traits.takes_any_id else tuple(map(_with_short_ids, messages))
         else:
-            messages, tools = _with_system_folded(without_tool_roles(messages, tools), traits), ()
+            messages = _with_system_folded(without_tool_roles(messages, tools), traits)
+            tools = ()
     messages = _with_turns(messages, traits)
     return Conversation(messages if traits.takes_empty else tuple(map(_with_some_text, messages)), tools)
 
@@ -92,7 +94,8 @@ def _with_system_folded(messages: Sequence[Message], traits: TemplateTraits) -> 
     if traits.takes_system and traits.takes_later_system:
         return tuple(messages)
     count = next((n for n, message in enumerate(messages) if message.role != "system"), len(messages))
-    first, rest = messages[:count], messages[count:]
+    first = messages[:count]
+    rest = messages[count:]
     folded = list[Message]()
     waiting = list[Message]()
     if traits.takes_system and first:

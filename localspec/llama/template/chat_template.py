@@ -153,7 +153,8 @@ class ChatTemplate:
     ) -> str:
         """Return a prompt with the answer that the model continues with; thinking that is open ends first."""
         opening = opened_at_end(prompt)
-        content, thinking = guard(begun.content), guard(begun.thinking)
+        content = guard(begun.content)
+        thinking = guard(begun.thinking)
         if begun.opening:
             start = without_empty_thinking(prompt.removesuffix(opening), begun.opening)
             return f"{start}{begun.opening}{thinking}{begun.closing}{content}"
@@ -171,7 +172,8 @@ class ChatTemplate:
         """Return the template's text between the prompt and an answer, such as the name of a channel."""
         question, answer = _SAID
         render = partial(self._marked, self.traits, variables=variables)
-        prompt, whole = render(question), render(*_SAID)
+        prompt = render(question)
+        whole = render(*_SAID)
         written, answered, _ = whole.partition(answer.content)
         return written.removeprefix(prompt) if answered and written.startswith(prompt) else ""
 
@@ -244,7 +246,8 @@ def _guarded(message: Message, guard: Callable[[str], str]) -> Message:
         )
         for call in message.tool_calls
     )
-    thinking, of_call = guard(message.thinking), guard(message.tool_call_id)
+    thinking = guard(message.thinking)
+    of_call = guard(message.tool_call_id)
     return Message(message.role, guard(message.content), calls, of_call, thinking)
 
 
@@ -271,9 +274,11 @@ def _json(value: object) -> str:
 
 
 def _stand_in(vocabulary: Vocabulary) -> tuple[str, str]:
-    name, note = "plain.j2", " and may not be made for chats; plain text is used instead"
+    name = "plain.j2"
+    note = " and may not be made for chats; plain text is used instead"
     marks = [vocabulary.tokenize(text, special=True) for text in ("<|im_start|>", "<|im_end|>")]
     if all(len(tokens) == 1 for tokens in marks):
-        name, note = "chatml.j2", "; ChatML is used instead, whose tokens it has"
+        name = "chatml.j2"
+        note = "; ChatML is used instead, whose tokens it has"
     source = Path(__file__).with_name(name).read_text(encoding="utf-8")
     return source, f"the model has no chat template{note}"

@@ -60,7 +60,8 @@ def _is_apart(text: bytes, others: Iterable[bytes]) -> bool:
     Longer ones are searched first, so a shorter one takes nothing from them.
     """
     parts = range(1, len(text))
-    heads, tails = tuple(text[:part] for part in parts), tuple(text[part:] for part in parts)
+    heads = tuple(text[:part] for part in parts)
+    tails = tuple(text[part:] for part in parts)
     if not heads or any(text.endswith(head) for head in heads):
         return False
     return not any(

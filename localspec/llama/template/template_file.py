@@ -29,7 +29,8 @@ def read_template(path: Path) -> str:
 
 def usable_template(path: Path) -> str:
     """Return the text of a template that can be compiled, and writes what is said; raises `UserError`."""
-    source, what = read_template(path), f"the chat template {path}"
+    source = read_template(path)
+    what = f"the chat template {path}"
     try:
         renderer.render(f"{{{{ raise_exception('{_MARK}') }}}}{source}", {}, ())  # compiled, and then ended
     except UserError as error:

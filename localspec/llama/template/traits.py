@@ -77,7 +77,8 @@ def _trials(variables: tuple[str, ...]) -> Iterator[tuple[Conversation, Sequence
     all_empty = partial(replace, part_roles=_ROLES, empty_variables=variables)
     yield _talk("user"), (empty, parts, all_parts, all_empty), "questions"
     yield _talk("user", "assistant", "user"), (all_parts,), "earlier answers"
-    more_parts, folded = partial(replace, part_roles=("system", "user")), partial(replace, takes_system=False)
+    more_parts = partial(replace, part_roles=("system", "user"))
+    folded = partial(replace, takes_system=False)
     yield _talk("system", "user"), (more_parts, folded), "system prompts"
     blank = partial(replace, takes_empty=False)
     question, answer, following = _talk("user", "assistant", "user").messages
@@ -159,8 +160,10 @@ def _result(number: int, id_: str = "abcdefgh") -> Message:
     return Message("tool", f"marked{number}result", tool_call_id=f"{id_}{number}")
 
 
-_QUESTION, _NEXT = Message("user", "markedquestion"), Message("user", "markednext")
-_ANSWER, _SYSTEM = Message("assistant", "markedanswer"), Message("system", "markedsystem")
+_QUESTION = Message("user", "markedquestion")
+_NEXT = Message("user", "markednext")
+_ANSWER = Message("assistant", "markedanswer")
+_SYSTEM = Message("system", "markedsystem")
 
 
 def _with_tool(*messages: Message, first: Message | None = None) -> Conversation:

@@ -10,8 +10,10 @@ from localspec.llama.tool_words import PROBE, PROBE_TOOL
 from localspec.llama.vocabulary import Vocabulary
 from localspec.types.request import Message
 
-_QUESTION, _ANSWER = Message("user", "markedquestion"), Message("assistant", "markedanswer")
-_NEXT, _THOUGHT = Message("user", "markednext"), "markedthought"
+_QUESTION = Message("user", "markedquestion")
+_ANSWER = Message("assistant", "markedanswer")
+_NEXT = Message("user", "markednext")
+_THOUGHT = "markedthought"
 # Parts of an answer, with any surroundings: a model may continue after any of these.
 _PART = re.compile("think|thought|reason|tool|call|action|function|response|channel|final", re.IGNORECASE)
 _TAG = re.compile(r"<[^<>\s]{1,60}>|\[[^\[\]\s]{1,60}\]")

@@ -34,7 +34,9 @@ class _Limited(httpx2.AsyncBaseTransport):
     """HTTP that ends a connection whose server sends too much, and knows the last error."""
 
     def __init__(self, life: Life) -> None:
-        self._inner, self._life, self._streams = httpx2.AsyncHTTPTransport(), life, Allowance(*_STREAMS)
+        self._inner = httpx2.AsyncHTTPTransport()
+        self._life = life
+        self._streams = Allowance(*_STREAMS)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.method == "GET" and (wait_s := self._streams.take(1)):
@@ -63,7 +65,8 @@ class _Counted(httpx2.AsyncByteStream):
     """The body of a response, which ends with the connection if there is too much of it."""
 
     def __init__(self, inner: httpx2.AsyncByteStream, life: Life, *, is_paced: bool) -> None:
-        self._inner, self._life = inner, life
+        self._inner = inner
+        self._life = life
         self._lines = Allowance(*_LINES) if is_paced else None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

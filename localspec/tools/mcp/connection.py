@@ -41,7 +41,8 @@ _MOST_PAGES = 100
 _WITHOUT_HANDSHAKE = (types.METHOD_NOT_FOUND, types.UNSUPPORTED_PROTOCOL_VERSION)  # answers of such servers
 # What the SDK says of a bad HTTP status, which is less than its number.
 _OF_THE_SDK = ("Server returned an error response", "Not Found", "Session terminated")
-_BAD_REQUEST, _NOT_FOUND = 400, 404
+_BAD_REQUEST = 400
+_NOT_FOUND = 404
 _REFUSALS = {
     404: "check the `url` in mcp.json",
     401: "write a token into `headers`",
@@ -71,14 +72,17 @@ class McpConnection:
 
     def __init__(self, name: str, entry: ServerEntry, on_change: Callable[[], None]) -> None:
         """Start the server; `on_change` is called in another thread when its list of tools has changed."""
-        self._name, self._entry = name, entry
+        self._name = name
+        self._entry = entry
         self._life = Life(on_change)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._session: Any = None
         self._greeting: Greeting | None = None
         self._tasks: set[asyncio.Future[None]] = set()  # which asyncio alone would forget
-        self._ready, self._over = threading.Event(), threading.Event()
-        self._failure, self._hint = "", ""
+        self._ready = threading.Event()
+        self._over = threading.Event()
+        self._failure = ""
+        self._hint = ""
         self._thread = threading.Thread(target=self._run, name=f"localspec-mcp-{name}", daemon=True)
         self._thread.start()
 
@@ -183,7 +187,8 @@ class McpConnection:
             raise UserError(f"the MCP server `{self._name}` sent what cannot be read: {reason}") from None
 
     def _refused(self, error: MCPError) -> Exception:
-        status, is_lost = self._life.status, "session" in error.message.lower()
+        status = self._life.status
+        is_lost = "session" in error.message.lower()
         if self._entry.url and (status == _NOT_FOUND or (status == _BAD_REQUEST and is_lost)):
             self._in_loop(self._life.end, "has forgotten the session")
             return SessionLostError(f"the MCP server `{self._name}` has forgotten the session")
@@ -242,8 +247,10 @@ class McpConnection:
 
     async def _started(self) -> Greeting:
         """Greet the server within its time limit; raises UserError, and what the SDK raises."""
-        seconds, life = self._entry.start_seconds, self._life
-        greeting, ended = asyncio.ensure_future(self._greet()), asyncio.ensure_future(life.ended.wait())
+        seconds = self._entry.start_seconds
+        life = self._life
+        greeting = asyncio.ensure_future(self._greet())
+        ended = asyncio.ensure_future(life.ended.wait())
         await asyncio.wait({greeting, ended}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()
         if greeting.done():
@@ -266,7 +273,8 @@ class McpConnection:
             if error.code not in _WITHOUT_HANDSHAKE:
                 raise
             await self._session.discover()
-        about, offers = self._session.server_info, self._session.server_capabilities
+        about = self._session.server_info
+        offers = self._session.server_capabilities
         return Greeting(
             shown_line(f"{about.name} {about.version}", 80) if about else "",
             self._session.protocol_version,
@@ -295,10 +303,12 @@ class McpConnection:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         if isinstance(error, UserError):
-            self._failure, self._hint = error.message, error.hint
+            self._failure = error.message
+            self._hint = error.hint
         elif isinstance(error, MCPError) and not _is_closed(error):
             status = self._life.status
-            self._failure, self._hint = _words(error, status), _REFUSALS.get(status, "")
+            self._failure = _words(error, status)
+            self._hint = _REFUSALS.get(status, "")
         elif not self._life.reason:
             is_network = isinstance(error, OSError | httpx2.TransportError)
             what = "cannot be reached" if is_network else "cannot be used"

@@ -66,7 +66,8 @@ def _examined(server: McpServer, now: Clock) -> ExaminedServer:
     greeting = server.greeting()
     started = now()
     offered = server.tools()
-    prompts, resources = tuple(server.prompts()), tuple(server.resources())
+    prompts = tuple(server.prompts())
+    resources = tuple(server.resources())
     ended = now()
     source = server_names([server.name])[server.name]
     fit = tool_names(source, [tool.name for tool in offered])

@@ -21,8 +21,11 @@ class Allowance:
     """An amount that fills up again with time, up to its size."""
 
     def __init__(self, size: float, rate: float, now: Callable[[], float] = time.monotonic) -> None:
-        self._size, self._rate, self._now = size, rate, now
-        self._left, self._since = size, now()
+        self._size = size
+        self._rate = rate
+        self._now = now
+        self._left = size
+        self._since = now()
 
     def take(self, amount: float) -> float:
         """Take an amount, and return the seconds until it is there; 0 if it is there now."""
@@ -40,7 +43,8 @@ class Life:
         self.ended = asyncio.Event()
         self.reason = ""  # why it ended, after the name of the server
         self.status = 0  # of the last HTTP response that was an error
-        self._messages, self._notices = Allowance(*_MESSAGES), Allowance(*_NOTICES)
+        self._messages = Allowance(*_MESSAGES)
+        self._notices = Allowance(*_NOTICES)
         self._received = Allowance(_BURST, _STEADY)
         self._errors = b""
         self._noise = ""

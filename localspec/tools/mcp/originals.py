@@ -64,7 +64,8 @@ class KeepingDispatcher:
 
 def _whole_greeting(result: Result) -> Result:
     """Return the greeting of a server with all that the SDK insists on, and the kinds of its offers."""
-    offers, about = result.get("capabilities"), result.get("serverInfo")
+    offers = result.get("capabilities")
+    about = result.get("serverInfo")
     kinds = offers if isinstance(offers, dict) else {}
     names = about if isinstance(about, dict) else {}
     return {

@@ -117,7 +117,8 @@ async def _read_messages(
             *ended, rest = data.split(b"\n")
             for part in ended:
                 await _pass_on(b"".join((*pending, part)), to_session, life)
-                pending, length = [], 0
+                pending = []
+                length = 0
             pending.append(rest)
             length += len(rest)
             if length > LARGEST_MESSAGE:

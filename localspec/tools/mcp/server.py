@@ -34,7 +34,9 @@ class McpServer:
 
     def __init__(self, name: str, entry: ServerEntry, folder: Path) -> None:
         """Remember it; nothing is started yet."""
-        self.name, self.entry, self._folder = name, entry, folder
+        self.name = name
+        self.entry = entry
+        self._folder = folder
         self.problems: tuple[str, ...] = ()  # of the list of tools
         self._connection: McpConnection | None = None
         self._tools: tuple[OfferedTool, ...] | None = None
@@ -181,7 +183,9 @@ class McpServer:
             raise UserError(*self._failed[1:])
         try:
             self._connection = self._started(stop)
-            self._failed, self._tools, self.problems = None, None, ()
+            self._failed = None
+            self._tools = None
+            self.problems = ()
         except UserError as error:
             self._failed = (time.monotonic(), error.message, error.hint)
             raise

@@ -106,7 +106,8 @@ class _Download:
 
     @contextmanager
     def _connected(self, parts: SplitResult) -> Iterator[http.client.HTTPConnection]:
-        host, port = parts.hostname or "", _port(parts)
+        host = parts.hostname or ""
+        port = _port(parts)
         line = connect(host, port, self._private_hosts)
         try:
             if parts.scheme == "https":

@@ -85,7 +85,8 @@ class Timing:
     def at(self, depth: int) -> CallTimes:
         """Return the call times with `depth` tokens in the caches."""
         known = self._overhead
-        first, last = self._calls[0], self._calls[-1]
+        first = self._calls[0]
+        last = self._calls[-1]
         share = (depth - first.depth) / (last.depth - first.depth) if last.depth > first.depth else 0.0
         steps = _between(first, last, share, "step") or ((1, 0.0),)
         waited_step = CallCurve(steps, known.step)
@@ -108,7 +109,8 @@ def _chosen(points: Points, sizes: Sequence[int]) -> dict[int, float]:
 
 def _between(first: CallCosts, last: CallCosts, share: float, name: str) -> Points:
     """Return the costs between two depths, or beyond them on the same line but never below half of both."""
-    low, high = dict(getattr(first, name)), dict(getattr(last, name))
+    low = dict(getattr(first, name))
+    high = dict(getattr(last, name))
     return tuple(
         (size, max(low[size] + share * (high[size] - low[size]), min(low[size], high[size]) / 2))
         for size in low

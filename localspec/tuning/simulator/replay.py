@@ -97,10 +97,12 @@ class Replay:
 
     def _astray(self, judged: Sequence[Proposal]) -> tuple[Proposal, ...]:
         """Return runs of proposals that follow right ones, from anywhere in the answer."""
-        random, tokens = Random(self._seed), self.tokens
+        random = Random(self._seed)
+        tokens = self.tokens
         right = [proposal.token == token for proposal, token in zip(judged, tokens, strict=True)]
         after = [place for place in range(1, len(tokens)) if right[place - 1]] or range(len(tokens))
-        place, found = random.choice(after), []
+        place = random.choice(after)
+        found = []
         for _ in tokens:
             found.append(judged[place])
             goes_on = right[place] and place + 1 < len(tokens)
@@ -118,7 +120,8 @@ class Replay:
         if self._penalised or not shape.deterministic:
             chances = drawn_from(truncated(logits, self._sampling), temperature, shape)
         guesses = _guesses(ids, chances if self._penalised else expected) if shape.guesses else ()
-        best, confidences = ids[:, 0].tolist(), chances[:, 0].tolist()
+        best = ids[:, 0].tolist()
+        confidences = chances[:, 0].tolist()
         if shape.deterministic:
             proposals = _proposals(best, confidences, guesses)
             return proposals, proposals
@@ -141,7 +144,8 @@ class Replay:
 
     def _shares(self) -> Floats:
         """Return the best token's share of the best maxima of a folded row, as `Proposer` estimates it."""
-        ids, logits = self.segment.draft_ids.astype(np.int64), self.segment.draft_logits
+        ids = self.segment.draft_ids.astype(np.int64)
+        logits = self.segment.draft_logits
         width = columns(self._vocabulary)
         places = ids % width
         is_first = np.ones(ids.shape, dtype=np.bool_)

@@ -24,7 +24,8 @@ class ReplayedModel(LanguageModel):
     """
 
     vocabulary_size = context_size = _ANY_TOKEN
-    max_sequences, busy_s = 1, 0.0
+    max_sequences = 1
+    busy_s = 0.0
 
     def __init__(self, clock: VirtualClock, sequences: int) -> None:
         self.clock = clock
@@ -37,7 +38,9 @@ class ReplayedModel(LanguageModel):
     def begin(self, replay: Replay, script: Script, times: CallTimes) -> None:
         """Read another answer; `DraftState.begin` must follow."""
         self._prompt = len(replay.prompt)
-        self._text, self.script, self.times = replay.prompt + replay.tokens, script, times
+        self._text = replay.prompt + replay.tokens
+        self.script = script
+        self.times = times
 
     def length(self, sequence: int = 0) -> int:
         """Return the number of tokens in a sequence."""

@@ -103,10 +103,14 @@ class _SimulatedEngine:
         proposer: ReplayedProposer,
     ) -> Acting:
         """Be the target's side of one answer; yields as `Acting` says."""
-        tokens, clock, longest = replay.tokens, self._clock, longest_draft(self.settings)
-        tally, began = Tally(len(replay.prompt), self.settings.mode), clock.now
+        tokens = replay.tokens
+        clock = self._clock
+        longest = longest_draft(self.settings)
+        tally = Tally(len(replay.prompt), self.settings.mode)
+        began = clock.now
         drafter.begin(replay.prompt)
-        draft, done = Draft(), 0
+        draft = Draft()
+        done = 0
         took = RoundTimes(times.verify(len(replay.prompt)), 0.0, 0.0, times.round_s)
         while True:
             yield clock.now + took.verify_s + took.python_s
@@ -117,7 +121,8 @@ class _SimulatedEngine:
             done += len(closed.tokens)
             if done == len(tokens):
                 break
-            busy_s, wait_s = drafter.busy_s, drafter.wait_s
+            busy_s = drafter.busy_s
+            wait_s = drafter.wait_s
             drafter.commit(outcome)
             limit = longest if replay.segment.ended else min(longest, len(tokens) - done - 1)
             draft = yield from self._drafted(drafter, limit, proposer)
@@ -140,7 +145,8 @@ class _SimulatedEngine:
     ) -> Generator[float, DraftReply | None, Draft]:
         """Return the next draft, waiting for it if need be."""
         if not isinstance(drafter, AheadDrafter):
-            draft, state = drafter.draft(limit), self._state
+            draft = drafter.draft(limit)
+            state = self._state
             sent = len(draft.tokens)
             if self.settings.mode == "sd" and sent < len(state.proposals):
                 state.proposals[sent] = proposer.unjudged(state.proposals[sent:], len(state.text) + sent)

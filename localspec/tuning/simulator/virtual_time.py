@@ -32,7 +32,8 @@ class VirtualClock:
 
     def follow(self, target_side: Acting) -> None:
         """From now on the target's side acts."""
-        self._target_side, self._due = target_side, self.now
+        self._target_side = target_side
+        self._due = self.now
         self.wait()
 
     def spend(self, seconds: float) -> None:
@@ -47,23 +48,27 @@ class VirtualClock:
         assert self._target_side is not None
         assert self._due < math.inf, "both sides wait for each other"
         self.now = max(self.now, self._due)
-        reply, self._reply = self._reply, None
+        reply = self._reply
+        self._reply = None
         try:
             self._due = self._target_side.send(reply)
         except StopIteration:
-            self._due, self._target_side = math.inf, None
+            self._due = math.inf
+            self._target_side = None
             raise Cancelled from None
 
     def reply(self, reply: DraftReply, delay_s: float) -> None:
         """Answer the target's side, which notices after a delay."""
-        self._reply, self._due = reply, self.now + delay_s
+        self._reply = reply
+        self._due = self.now + delay_s
 
 
 class VirtualInbox:
     """The target side's messages to the draft worker, in the same thread."""
 
     def __init__(self, clock: VirtualClock, handoff_s: float) -> None:
-        self._clock, self._handoff_s = clock, handoff_s
+        self._clock = clock
+        self._handoff_s = handoff_s
         self._messages: deque[Message] = deque()
 
     def put(self, message: Message, /) -> None:

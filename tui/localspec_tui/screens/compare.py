@@ -74,7 +74,8 @@ class AnswerColumn(Vertical, can_focus=True):
         update = self.live.drain()
         if update.started is not None:
             message = update.started.message
-            self._message_id, item = message.id, BranchMessage(message)
+            self._message_id = message.id
+            item = BranchMessage(message)
             self._body = MessageBody(item, prepare(item), DisplayOptions())
             self.query_one(VerticalScroll).mount(self._body)
             self._entitle("reading the question")
@@ -231,7 +232,8 @@ class CompareScreen(Dialog[int | None]):
         elif self._stopped_s is not None:
             text = STUCK if self._is_stuck else "Stopping… The text so far is saved"
         else:
-            name, which = MODE_NAMES[self._columns[self._at].mode], f"{self._at + 1} of {len(self._columns)}"
+            name = MODE_NAMES[self._columns[self._at].mode]
+            which = f"{self._at + 1} of {len(self._columns)}"
             text = f"Answering in mode {name}, {which}.  Esc stops"
         self.query_one("#compare-progress", Static).update(Content(text))
 

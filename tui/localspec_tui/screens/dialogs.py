@@ -204,7 +204,8 @@ class EditScreen(Dialog[str | None]):
         self._show_hint()
 
     def _show_hint(self) -> None:
-        save, leave = key_of(self, "edit.save"), key_of(self, "edit.leave")
+        save = key_of(self, "edit.save")
+        leave = key_of(self, "edit.leave")
         self._hint.set_class(self._warned, "-warning")
         if self._warned:
             self._hint.update(f"The text has changed. {save} saves it, {leave} again discards the changes.")
@@ -251,7 +252,8 @@ class TickList(SelectionList[Ticked]):
 
     def render_line(self, y: int) -> Strip:
         """Render a row."""
-        strip, index = super().render_line(y), self.scroll_offset.y + y
+        strip = super().render_line(y)
+        index = self.scroll_offset.y + y
         if index >= self.option_count or self.get_option_at_index(index).value in self.selected:
             return strip
         left, box, *rest = strip
@@ -280,7 +282,8 @@ class MakeRoomScreen(Dialog[tuple[int, ...] | Literal["summarise"] | None]):
     def compose(self) -> ComposeResult:
         """Return the list, what it comes to, and the two ways out."""
         room = self._room
-        taken, excess = room.taken(room.dropped), room.excess(room.dropped)
+        taken = room.taken(room.dropped)
+        excess = room.excess(room.dropped)
         now = f"Too long by {excess:,} tokens: it takes {taken:,} of {room.size:,}. " if excess else ""
         with Vertical(classes="frame") as box:
             box.border_title = "Free up context"
@@ -326,7 +329,8 @@ class MakeRoomScreen(Dialog[tuple[int, ...] | Literal["summarise"] | None]):
 
     @on(SelectionList.SelectedChanged)
     def _add_up(self) -> None:
-        room, stay = self._room, self._room.taken(self._out)
+        room = self._room
+        stay = self._room.taken(self._out)
         freed = room.taken(room.dropped) - stay
         verb = "Frees" if freed >= 0 else "Includes"
         text = f"{verb} {abs(freed):,} tokens: {stay:,} of {room.size:,} used, {room.size - stay:,} free."

@@ -77,7 +77,8 @@ class HelpScreen(Dialog[None]):
 
     def _groups(self) -> Iterator[tuple[str, Sequence[_Line]]]:
         texts = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-        areas, plain = texts.pop("areas"), texts.pop("plain")
+        areas = texts.pop("areas")
+        plain = texts.pop("plain")
         places = {area: place for place, area in enumerate(areas)}
         entries = sorted(self._entries, key=lambda entry: (places.get(entry.area, len(places)), entry.area))
         for area, group in groupby(entries, key=lambda entry: entry.area):
@@ -95,7 +96,8 @@ class _Group(Vertical):
 
     def __init__(self, title: str, lines: Sequence[_Line]) -> None:
         super().__init__()
-        self._title, self._lines = title, lines
+        self._title = title
+        self._lines = lines
         self._text = Static(_Lines(lines), classes="group")
 
     def compose(self) -> ComposeResult:

@@ -30,7 +30,9 @@ from localspec_tui.widgets.status import error_line
 
 FindModels = Callable[[Sequence[ModelInfo]], Iterable[LocalTarget | RankedPair]]
 _LOOKS_S = 0.3  # at downloads
-_SIZE, _STATE = 10, 16  # columns
+# columns
+_SIZE = 10
+_STATE = 16
 _PROGRESS = {"fetching": "Downloading", "paused": "Paused"}
 _DOES = {"offered": "downloads", "fetching": "pauses", "paused": "resumes", "here": "opens"}
 
@@ -56,8 +58,12 @@ class ModelsScreen(Dialog[ModelChoice | None]):
     ) -> None:
         """Prepare to show `choices`, of another machine `host` if given; `to_fetch` begins with others."""
         super().__init__()
-        self._fetches, self._loader, self._to_fetch, self._title = fetches, loader, to_fetch, title
-        self._choices, self._host = choices, host
+        self._fetches = fetches
+        self._loader = loader
+        self._to_fetch = to_fetch
+        self._title = title
+        self._choices = choices
+        self._host = host
         self._found: dict[str, LocalTarget | RankedPair] = {}
         self._drafts: dict[str, int] = {}  # that were chosen, by target
         self._rows: list[ListRow] = []
@@ -82,7 +88,8 @@ class ModelsScreen(Dialog[ModelChoice | None]):
 
     def _find(self) -> None:
         """Find files and plan their placement in a thread, because that takes a while."""
-        worker, problem = get_current_worker(), ""
+        worker = get_current_worker()
+        problem = ""
         try:
             for row in self._choices(self._loader.open_now):
                 if isinstance(row, RankedPair):
@@ -96,7 +103,8 @@ class ModelsScreen(Dialog[ModelChoice | None]):
 
     def _take(self, row: LocalTarget | RankedPair | None, problem: str = "") -> None:
         if row is None:
-            self._looking, self._said = "", problem
+            self._looking = ""
+            self._said = problem
         else:
             self._found[row.pair.name if isinstance(row, RankedPair) else row.key] = row
         self._show()
@@ -126,11 +134,13 @@ class ModelsScreen(Dialog[ModelChoice | None]):
     @on(OptionList.OptionHighlighted)
     def _come_to_row(self, event: OptionList.OptionHighlighted) -> None:
         if event.option_id != self._at:
-            self._at, self._said = event.option_id, ""
+            self._at = event.option_id
+            self._said = ""
         self._explain()
 
     def _explain(self) -> None:
-        row, lines = self._found.get(self._list.highlighted or ""), list[str]()
+        row = self._found.get(self._list.highlighted or "")
+        lines = list[str]()
         if isinstance(row, RankedPair):
             lines += _about_pair(self._fetches.consider(row))
         elif row is not None:
@@ -145,7 +155,8 @@ class ModelsScreen(Dialog[ModelChoice | None]):
 
     @on(OptionList.OptionSelected)
     def _choose(self, event: OptionList.OptionSelected) -> None:
-        pressed, self._pressed = self._pressed, None
+        pressed = self._pressed
+        self._pressed = None
         if pressed in (None, event.option_id):
             self.action_act(keeps=False)
 
@@ -208,13 +219,15 @@ def _speed(placement: Placement | None) -> str:
 
 
 def _target_row(found: LocalTarget, draft: DraftMatch | None, width: int, *, is_open: bool) -> ListRow:
-    state, size = _speed(draft.placement) if draft else "cannot open", units.size(found.model.bytes)
+    state = _speed(draft.placement) if draft else "cannot open"
+    size = units.size(found.model.bytes)
     words = f"{found.title} {found.model.name} {found.licence}"
     return ListRow(found.key, _look(marked(found.title, is_open), size, state, width), words)
 
 
 def _pair_row(offer: Offer, width: int) -> ListRow:
-    pair, size = offer.pair, units.size(offer.pair.download_bytes)
+    pair = offer.pair
+    size = units.size(offer.pair.download_bytes)
     state = _speed(pair.placement) if offer.stage == "offered" else offer.stage_shown
     name = marked(f"{pair.pair.target.title} {pair.pair.target.quant}", False)
     return ListRow(pair.pair.name, _look(name, size, state, width), f"{pair.names} {pair.licences} {state}")
@@ -227,7 +240,8 @@ def _about_target(found: LocalTarget, draft: DraftMatch | None) -> Iterator[str]
     if draft is None or draft.placement is None:
         yield f"Cannot be opened: {found.problem}"
     else:
-        at, count = found.drafts.index(draft) + 1, len(found.drafts)
+        at = found.drafts.index(draft) + 1
+        count = len(found.drafts)
         yield f"Draft model: {draft.name} ({at} of {count}). Enter opens them."
         yield sentence("; ".join(draft.placement.reasons[:2]))
     yield f"Folder: {found.model.path.parent}"

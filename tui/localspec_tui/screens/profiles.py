@@ -92,7 +92,9 @@ class ProfilesScreen(Dialog[tuple[str, bool]]):
             self._note.update(error_line(error))
 
     async def _copy(self, like: Profile) -> None:
-        heading, title, problem = f"Title of the copy of {like.title}", "", ""
+        heading = f"Title of the copy of {like.title}"
+        title = ""
+        problem = ""
         while True:
             line = await self.app.push_screen_wait(LineScreen(heading, title, problem))
             if line is None:

@@ -30,11 +30,15 @@ class SettingRow(Horizontal):
         sources = [source for source in found if source.values.get(setting.name) is not None]
         own = [source for source in sources if source.place == setting.place("chat")]
         below = [Source("default", None, {}), *(source for source in sources if source not in own)][-1]
-        self.setting, self._source, self._below = setting, below.name, below.values.get(setting.name)
+        self.setting = setting
+        self._source = below.name
+        self._below = below.values.get(setting.name)
         self.wanted = self._own = own[0].values[setting.name] if own else None
         self._place = own[0].name if own else ""
-        self.problem, self.is_reset = "", False
-        text, hint = setting.shown(self._own), setting.shown(self._below) or "none"
+        self.problem = ""
+        self.is_reset = False
+        text = setting.shown(self._own)
+        hint = setting.shown(self._below) or "none"
         is_typed = setting.kind in {"number", "whole"}
         self.field = SearchInput(text, placeholder=hint, compact=True) if is_typed else Button(compact=True)
         self._origin = Static(classes="origin", markup=False)
@@ -89,7 +93,8 @@ class SettingRow(Horizontal):
 
     def reset(self) -> None:
         """Remove the value from its place, in a profile if it is saved there."""
-        self.wanted, self.is_reset = None, True
+        self.wanted = None
+        self.is_reset = True
         if isinstance(self.field, Input):
             self.field.value = ""
         self.look()

@@ -39,7 +39,8 @@ class ToolsScreen(Dialog[None]):
 
     def __init__(self, session: ChatSession, kit: ToolKit) -> None:
         super().__init__()
-        self._session, self._kit = session, kit
+        self._session = session
+        self._kit = kit
         self._known: dict[str, str] = {}  # what each box has, as far as it was asked
         self._list = FilteredList("Type to filter")
         self._in_force = Static(id="tools-in-force", markup=False)

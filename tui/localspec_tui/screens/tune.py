@@ -67,7 +67,9 @@ _WORDS: dict[TaskType, str] = {
 Tuner = Callable[[TuneChoice, StopSignal], Iterator[TuneEvent]]
 """Starts a run; what it yields may take long to come. It raises `Cancelled` when it is stopped."""
 State = Literal["choice", "run", "end"]
-SHORTER, LONGER = 0.7, 1.4  # by which a machine is faster or slower than expected
+# by which a machine is faster or slower than expected
+SHORTER = 0.7
+LONGER = 1.4
 _NAMES = 10  # columns
 _INDENT = " " * (_NAMES + 3)
 _MODE = 18  # columns of the longest name of a mode
@@ -198,7 +200,8 @@ class TuneScreen(Dialog[None]):
         self._known = known
         self._last: tuple[TunedTask, ...] = ()  # still valid
         self._tuner = tuner
-        self._was_stopped, self._goes_on = was_stopped, False
+        self._was_stopped = was_stopped
+        self._goes_on = False
         self._loader = loader
         self._models = models
         self._tasks = tuple(tasks) or DEFAULT_TASKS
@@ -239,7 +242,8 @@ class TuneScreen(Dialog[None]):
     @on(SelectionList.SelectedChanged)
     def _estimate(self) -> None:
         """Say how long the chosen tasks take; only a run knows how fast the models are."""
-        count, note = len(self.query_one(SelectionList).selected), self.query_one("#tune-note", Static)
+        count = len(self.query_one(SelectionList).selected)
+        note = self.query_one("#tune-note", Static)
         if not count:
             note.update("Choose at least one task with Space.")
             return

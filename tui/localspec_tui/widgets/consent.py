@@ -75,7 +75,8 @@ class ConsentBar(Vertical, can_focus=True):
         """Show the call that waits, if any; one that is shown already stays as it is."""
         if asked is self._asked:
             return
-        had_focus, self._asked = self.has_focus_within, asked
+        had_focus = self.has_focus_within
+        self._asked = asked
         self.take_letter()
         self.set_class(asked is None, "hidden")
         self.query_one(Input).add_class("hidden")
@@ -132,7 +133,8 @@ class ConsentBar(Vertical, can_focus=True):
 
     def take_letter(self) -> str:
         """Return the letter that would soon have been an answer, and is text now; empty if there is none."""
-        letter, self._letter = self._letter, ""
+        letter = self._letter
+        self._letter = ""
         if self._deciding is not None:
             self._deciding.stop()
             self._deciding = None

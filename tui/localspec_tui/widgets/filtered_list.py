@@ -85,7 +85,9 @@ class FilterLine(Input):
     ) -> None:
         super().__init__(placeholder=placeholder, compact=True, suggester=_Suggested(complete))
         self._complete = complete
-        self._narrow, self._takers, self._narrowed_by = narrow, rows, ""
+        self._narrow = narrow
+        self._takers = rows
+        self._narrowed_by = ""
 
     def on_mount(self) -> None:
         """Leave to the list and the screen which keys they bind, also where keys are listed."""

@@ -102,7 +102,8 @@ class LogPanel(Vertical):
         shown = [written(line) for line in lines if line.level >= self._level]
         if not shown:
             return
-        following, before = log.is_vertical_scroll_end, log.line_count
+        following = log.is_vertical_scroll_end
+        before = log.line_count
         log.write("\n".join(shown) + "\n", scroll_end=following)
         lost = before + len(shown) - log.line_count
         if lost > 0 and not following:  # the lines being read stay in place

@@ -50,7 +50,8 @@ class Lookup(Generic[Answer]):
     async def _answer_all(self) -> None:
         while self._waiting is not None:
             await asyncio.sleep(self._pause_s)
-            question, self._waiting = self._waiting, None
+            question = self._waiting
+            self._waiting = None
             if question is not None:
                 await self._answer(question)
 

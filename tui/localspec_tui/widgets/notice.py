@@ -15,7 +15,9 @@ from textual.widget import Widget
 
 from localspec_tui.widgets.status import one_line
 
-READING_S, CHARACTERS_PER_S = 4.0, 25  # to notice that something is said, and to read it
+# to notice that something is said, and to read it
+READING_S = 4.0
+CHARACTERS_PER_S = 25
 COVERED_S = 0.25  # between two looks whether it can be seen
 MAX_ROWS = 3
 Topic = Literal["", "answer", "downloads", "models", "prompt", "queue", "quitting"]
@@ -75,7 +77,8 @@ class Notice(Widget):
             self._ending.stop()
         ends = bool(text) and not is_error and not about
         self._ending = self.set_timer(_reading_s(text), self._end_once_seen) if ends else None
-        self._is_error, self._about = is_error, about
+        self._is_error = is_error
+        self._about = about
         self.said = text
         self.set_class(bool(text.strip()), "-said")
         self.set_class(is_error, "-error")

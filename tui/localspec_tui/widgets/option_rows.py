@@ -13,7 +13,8 @@ class OptionRows(OptionList):
 
     def render_line(self, y: int) -> Strip:
         """Render a row; the selected one without colours that were chosen for another background."""
-        strip, line = super().render_line(y), self.scroll_offset.y + y
+        strip = super().render_line(y)
+        line = self.scroll_offset.y + y
         if line >= len(self._lines) or self._lines[line][0] != self.highlighted:
             return strip
         names = ("option-list--option", "option-list--option-highlighted")

@@ -59,7 +59,8 @@ def _marked(piece: TextPiece) -> Iterator[str | tuple[str, str]]:
 
 def _parts(line: Content) -> list[Content]:
     """Cut a long line at its spaces, so only its end is laid out again."""
-    cuts, start = [], 0
+    cuts = []
+    start = 0
     while len(line) - start > _BLOCK:
         start = line.plain.rfind(" ", start, start + _BLOCK) + 1 or start + _BLOCK
         cuts.append(start)
@@ -99,7 +100,8 @@ class OriginLegend(Static, ExplainedWidget):
 
     def show(self, spans: Iterable[Span]) -> None:
         """Show the shares of an answer."""
-        parts, known = [], shares(spans)
+        parts = []
+        known = shares(spans)
         for provenance, (word, look) in WORDS.items():
             figure = f" {known[provenance]:.0%}" if known else ""
             name = Content.styled(word, f".origin--{provenance.value}")

@@ -45,7 +45,9 @@ Mark = Literal["writing", "answered", "failed"]
 """The state of a chat's answer: being written, or ended while another chat was open."""
 MARKS: dict[Mark, str] = {"writing": "…", "answered": "●", "failed": "!"}
 CURRENT_BAR, BESIDE_BAR, NO_BAR = BARS = ("▌", "▏", " ")  # before the open chat, one open beside, others
-_BIN, _PINNED, _UNSENT = "Bin (kept for 30 days)", "Pinned", "Not sent yet"
+_BIN = "Bin (kept for 30 days)"
+_PINNED = "Pinned"
+_UNSENT = "Not sent yet"
 _ABOVE_FOLDERS = (_UNSENT, _PINNED)
 _ACTIONS: tuple[tuple[ChatChange, str], ...] = (("rename", "✎"), ("pin", "☆"), ("delete", "×"))
 _ACTIONS_WIDTH = 2 * len(_ACTIONS) + 1
@@ -67,7 +69,8 @@ def rows(chats: Sequence[ChatInfo], today: date, folded: Collection[str] = froze
     found: list[Row] = []
     for heading, group in groupby(others, lambda chat: _group(chat, today)):
         if folders and heading not in _ABOVE_FOLDERS:
-            found, folders = [*found, "", *folders], []
+            found = [*found, "", *folders]
+            folders = []
         found += ["", heading, *group]
     return tuple([*found, *([""] if folders else []), *folders][1:])
 
@@ -121,7 +124,8 @@ def written_day(time_s: float, today: date) -> str:
 
 def written_moment(time_s: float) -> str:
     """Return when something was written: the time alone if that was today."""
-    moment, today = datetime.fromtimestamp(time_s).astimezone(), datetime.now().astimezone().date()
+    moment = datetime.fromtimestamp(time_s).astimezone()
+    today = datetime.now().astimezone().date()
     return f"{moment:%H:%M}" if moment.date() == today else f"{written_day(time_s, today)} {moment:%H:%M}"
 
 
@@ -204,7 +208,9 @@ class ChatList(ScrollView, can_focus=True):
         was_at = self.cursor or 0
         self._rows = tuple(rows)
         self._stops = stops = {row: item for row, item in enumerate(rows) if not isinstance(item, str)}
-        self._current, self._marks, self._beside = current, marks, beside
+        self._current = current
+        self._marks = marks
+        self._beside = beside
         self.virtual_size = Size(0, len(rows))
         self.cursor = min(
             stops, key=lambda row: (_identity(stops[row]) != wanted, abs(row - was_at), -row), default=None
@@ -232,7 +238,8 @@ class ChatList(ScrollView, can_focus=True):
         if isinstance(item, str):
             counts = "" if row or not item else "messages "
             title = Content(f" {item}").truncate(max(0, width - len(counts)), ellipsis=True, pad=True)
-            line, style = title + Content.styled(counts, "not bold"), self.get_visual_style("heading")
+            line = title + Content.styled(counts, "not bold")
+            style = self.get_visual_style("heading")
         elif isinstance(item, FolderRow):
             line, style = self._folder_line(row, item, width)
         else:
@@ -434,7 +441,10 @@ class Sidebar(Widget):
         Chats `beside` the current one are open, too. While something is looked for, no folder is folded.
         """
         self.set_class(not chats, "-empty")
-        self._chats, self._current, self._marks, self._folded = tuple(chats), current, marks, folded
+        self._chats = tuple(chats)
+        self._current = current
+        self._marks = marks
+        self._folded = folded
         self._beside = beside
         left, words = narrow(self._chats, self._line.value)
         found = [chat for chat in left if is_found(words, title_shown(chat))]
@@ -483,7 +493,9 @@ class TitleInput(Input):
 
     def edit(self, text: str, row: int, width: int, take: Callable[[str], Message | None]) -> None:
         """Edit a text at a row of the sidebar, `width` columns wide; `take` makes a message of the change."""
-        self._before, self._take, self._focused_before = text, take, self.screen.focused
+        self._before = text
+        self._take = take
+        self._focused_before = self.screen.focused
         self.value = text
         self.styles.offset = (2, row)
         self.styles.width = max(1, width - 2)
@@ -494,7 +506,8 @@ class TitleInput(Input):
         """Save the name, unless the whole terminal lost the focus."""
         if not self.app.app_focus:
             return
-        take, self._take = self._take, None
+        take = self._take
+        self._take = None
         text = " ".join(self.value.split())
         self.remove_class("-editing")
         if take is not None and text != self._before and (message := take(text)) is not None:

@@ -26,7 +26,8 @@ GAP = 2
 BAR = 5  # columns of the context meter
 LITTLE = "▏"  # in it, where it is not empty and less than half a column full
 LOADING_BAR = 12
-FILLING, FULL = 0.80, 0.95
+FILLING = 0.80
+FULL = 0.95
 SPARE = 8  # ranks from here take what the others leave, a reason in full included
 LAST = 99
 _MEANING = "meaning"
@@ -72,7 +73,8 @@ class StatusPart:
 
 def speed_parts(figures: Figures, reason: str = "") -> tuple[StatusPart, ...]:
     """Return the figures of an answer, without those that are not known; `reason` is that of its mode."""
-    words, mode = figure_words(figures), figures.mode
+    words = figure_words(figures)
+    mode = figures.mode
     is_auto = reason and reason != ASKED_FOR and not reason.startswith("profile ")
     if is_auto and mode:
         is_fastest = mode == MODE_NAMES["off"] and reason != UNMEASURED
@@ -125,15 +127,18 @@ def context_part(used: int, size: int, *, estimated: bool, unread: int = 0, tool
     bar = begun + "▓" * (filled - light) + "▒" * light + "░" * (BAR - filled - len(begun))
     about = "~" if estimated else ""
     of_tools = f" (tools {thousands(tools)})" * bool(tools)
-    text, style = f"context {about}{thousands(used)}/{thousands(size)}{of_tools} {bar}", ""
+    text = f"context {about}{thousands(used)}/{thousands(size)}{of_tools} {bar}"
+    style = ""
     meaning = f"This chat uses {'about ' if estimated else ''}{used:,} of {size:,} tokens"
     meaning += f", of which {tools:,} are the tools that the model may call" if tools else ""
     meaning += f", of which the models are reading the last {unread:,}" if unread else ""
     if share >= FULL:
-        text, style = f"{text} {'too long' if used >= size else 'nearly full'}", "$text-error bold"
+        text = f"{text} {'too long' if used >= size else 'nearly full'}"
+        style = "$text-error bold"
         meaning += "; /room leaves out earlier exchanges"
     elif share >= FILLING:
-        text, style = f"{text} filling", "$text-warning"
+        text = f"{text} filling"
+        style = "$text-warning"
     return StatusPart(text, meaning, 3, style, "right")
 
 
@@ -290,7 +295,8 @@ class TitleBar(ExplainedWidget):
 
     def render(self) -> Content:
         """Return the parts that fit, cutting the title first, then the model; a click opens their choice."""
-        room, title = self.content_size.width, Content(self.chat_title or "New chat").stylize("bold")
+        room = self.content_size.width
+        title = Content(self.chat_title or "New chat").stylize("bold")
         right = Content(" · ").join([part.stylize("$text-muted") for part in self._parts()])
         right += _CLOSE if self.can_close else ""
         most = max(1, room - min(MIN_TITLE, title.cell_length) - 2)

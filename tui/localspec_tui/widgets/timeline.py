@@ -72,7 +72,8 @@ def _lane(halves: Sequence[Activity], ahead: Activity = Activity.AHEAD) -> Conte
 
 def _cell(left: Activity, right: Activity, ahead: Activity) -> tuple[str, str]:
     """Return the character of a column and its style: work hides waiting, and the left half's the right's."""
-    works_left, works_right = left not in _RESTS, right not in _RESTS
+    works_left = left not in _RESTS
+    works_right = right not in _RESTS
     work = left if works_left or right is Activity.IDLE else right
     half = 0 if works_left == works_right else 1 if works_left else 2
     return _SHAPES[ahead if work is Activity.AHEAD else work][0][half], _SHAPES[work][1]
@@ -228,7 +229,9 @@ class Timeline(ExplainedWidget, can_focus=True):
     def clear(self, title: str) -> None:
         """Begin a new answer."""
         self._history = History()
-        self._zoomed, self._following, self._first = False, True, 0
+        self._zoomed = False
+        self._following = True
+        self._first = 0
         self._picked = self._pointed = None
         self._title = title
         self._entitle()
@@ -277,7 +280,8 @@ class Timeline(ExplainedWidget, can_focus=True):
         if begin < left or end > left + self._width:
             self._look_at(begin - self._width // 2)
         elif self._following:  # keep the picture still while it is read
-            self._following, self._first = False, left
+            self._following = False
+            self._first = left
 
     def action_walk(self, step: int) -> None:
         """Pick the round before or after."""
@@ -285,7 +289,8 @@ class Timeline(ExplainedWidget, can_focus=True):
 
     def action_last(self) -> None:
         """Show the totals and follow the answer again."""
-        self._picked, self._following = None, True
+        self._picked = None
+        self._following = True
 
     def action_page(self, pages: int) -> None:
         """Look a whole picture earlier or later."""
@@ -335,7 +340,8 @@ class Timeline(ExplainedWidget, can_focus=True):
         offset = event.get_content_offset(self)
         if offset is None or not len(self._history) or offset.y >= len(self._kinds):
             return None
-        kind, column = self._kinds[offset.y], offset.x - LABELS
+        kind = self._kinds[offset.y]
+        column = offset.x - LABELS
         plot = max(1, self._width - VALUES)
         if kind == "lanes" and 0 <= column < self._width:
             at_s = (self._left() + column + 0.5) * self._scale_s
@@ -364,7 +370,9 @@ class Timeline(ExplainedWidget, can_focus=True):
         return Content("\n").join([row for _, row in rows])
 
     def _rows(self, width: int, height: int) -> list[tuple[str, Content]]:
-        history, start_s, scale_s = self._history, self._left() * self._scale_s, self._scale_s
+        history = self._history
+        start_s = self._left() * self._scale_s
+        scale_s = self._scale_s
         if not len(history):
             text = "No rounds yet: they appear while an answer is written" if history.prompt is None else ""
             return [("", Content(text or "The prompt is read").stylize("dim"))]
@@ -388,7 +396,8 @@ class Timeline(ExplainedWidget, can_focus=True):
 
     def _words(self, width: int) -> Content:
         """Return the figures of the picked round, else the totals, in whole parts."""
-        history, picked = self._history, self.picked
+        history = self._history
+        picked = self.picked
         text = describe_totals(history) if picked is None else describe_round(history, picked)
         if picked is None and history.prompt is not None:
             text += f", prompt read in {duration(history.prompt.stats.verify_s)}"

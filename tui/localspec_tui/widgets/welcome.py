@@ -43,7 +43,8 @@ class PairOffer(Vertical):
 
     def show(self, offer: Offer, key: str) -> None:
         """Show how far it is; `key` does what the button does."""
-        pair, (does, how_far) = offer.pair, _WORDS[offer.stage]
+        pair = offer.pair
+        (does, how_far) = _WORDS[offer.stage]
         facts = [f"{size(pair.download_bytes)} to download"] if offer.stage == "offered" else []
         lines = (
             f"The best models for this machine:\n{pair.names}",

@@ -79,7 +79,8 @@ class Elsewhere:
         """Tell that an answer has ended, or failed."""
         self._screen.post_message(ChatsChanged())
         self.tell_time(answer)
-        number, title = answer.chat.info.id, _short(answer.chat.info.title)
+        number = answer.chat.info.id
+        title = _short(answer.chat.info.title)
         if (said := self._going_on.pop(number, None)) is not None and said[0].said == said[1]:
             said[0].say("")
         if outcome == "answered":

@@ -218,8 +218,10 @@ class ChatPane(Vertical):
 
     def introduce(self, target: ModelInfo, draft: ModelInfo | None) -> None:
         """Show which models are open."""
-        bar, more = self.title_bar, introduction(target)
-        bar.target, bar.draft = name_of(target), "" if draft is None else name_of(draft)
+        bar = self.title_bar
+        more = introduction(target)
+        bar.target = name_of(target)
+        bar.draft = "" if draft is None else name_of(draft)
         self.welcome.introduce(f"{bar.models}: {more}" if more else bar.models)
 
     # --- the open chat ---
@@ -287,7 +289,8 @@ class ChatPane(Vertical):
 
     async def _leave(self, switching: Awaitable[None]) -> None:
         """Switch to another chat, and say what becomes of the one that is left."""
-        left, has_waiting = self.session.chat, bool(self.session.queue)
+        left = self.session.chat
+        has_waiting = bool(self.session.queue)
         await switching
         if left.info.id in self.controller.answers.being_answered() and left is not self.session.chat:
             self.elsewhere.goes_on(left.info, self.notice, has_waiting=has_waiting)
@@ -319,7 +322,8 @@ class ChatPane(Vertical):
             self._show_progress(news)
             if news.changes:  # of the mode, which was said then
                 self.notice.say("")
-        before, typed = self._left_text, self.composer.text
+        before = self._left_text
+        typed = self.composer.text
         self._left_text = ""
         typed = typed.removeprefix(before) if typed.startswith(before) else ""
         self.composer.text = self.session.chat.info.draft + typed
@@ -367,7 +371,8 @@ class ChatPane(Vertical):
 
     async def _show_consent(self, asked: CallAsked | None) -> None:
         """Ask about a call that waits; an empty prompt lends its focus to the question."""
-        was_waiting, has_typed = self.consent.waits, bool(self.composer.text.strip())
+        was_waiting = self.consent.waits
+        has_typed = bool(self.composer.text.strip())
         await self.consent.show(asked)
         if asked is not None and not was_waiting and not has_typed and self.composer.has_focus_within:
             self.consent.focus()

@@ -80,7 +80,8 @@ class Panes:
             raise UserError(
                 f"two chats side by side need {ROOM_FOR_TWO} columns", f"this terminal has {columns}"
             )
-        answers, session = self._shared.answers, self.active.session.beside()
+        answers = self._shared.answers
+        session = self.active.session.beside()
         async with answers.changing:
             if len(self.all) > 1:
                 raise UserError("two chats are open already", "close one first")

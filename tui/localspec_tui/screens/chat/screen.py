@@ -282,7 +282,8 @@ class ChatScreen(Screen[int]):
         self.run_worker(rest.status.attempt(self._close_beside(pane, rest)), group="panes")
 
     async def _close_beside(self, pane: ChatPane, rest: ChatPane) -> None:
-        left, has_waiting = pane.chat.info, bool(pane.session.queue)
+        left = pane.chat.info
+        has_waiting = bool(pane.session.queue)
         await self.panes.close(pane)
         self._lay_out(self.size.width)
         self.post_message(ChatsChanged())
@@ -306,7 +307,8 @@ class ChatScreen(Screen[int]):
     async def _show_loading(self) -> None:
         state = self._loader.state
         if isinstance(state, Ready):
-            target, draft = state.models.target, state.models.draft
+            target = state.models.target
+            draft = state.models.draft
             for pane in self.panes.all:
                 pane.introduce(target, draft)
                 pane.notice.over("downloads")
@@ -325,13 +327,15 @@ class ChatScreen(Screen[int]):
     @property
     def _best(self) -> Offer | None:
         """The best pair for this machine, unless it is open."""
-        offer, models = self.fetches.best, self._loader.ready
+        offer = self.fetches.best
+        models = self._loader.ready
         is_open = offer and models and offer.stage == "here" and offer.pair.files[0] == models.target.path
         return None if is_open else offer
 
     def _show_fetches(self) -> None:
         """Show how far pairs are; what the user should know who does not look at the welcome page is said."""
-        best, before = self._best, self._offers
+        best = self._best
+        before = self._offers
         self._offers = dict(self.fetches.offers)
         if self._offers.get(self._reported) is not before.get(self._reported):
             for pane in self.panes.all:
@@ -342,7 +346,8 @@ class ChatScreen(Screen[int]):
             pane.title_bar.fetching = on_the_way[0].stage_shown if on_the_way else ""
             pane.welcome.show_offer(best, key_of(self, "chat.fetch"))
         for name, offer in self._offers.items():
-            is_new, is_best = name not in before, offer is best
+            is_new = name not in before
+            is_best = offer is best
             if offer is before.get(name) or (is_best and not self.pane.welcome.has_class("hidden")):
                 continue  # already reported, or on the welcome page
             key = key_of(self, "chat.fetch" if is_best else "chat.setup")
@@ -449,7 +454,8 @@ class ChatScreen(Screen[int]):
         except StoreError as error:
             self.say(error_line(error))
         else:
-            here, shown = self.session.chat.info.id, self.answers.open_chats()
+            here = self.session.chat.info.id
+            shown = self.answers.open_chats()
             listed = [each for each in chats if each.messages or each.id not in shown]
             self._sidebar.show(listed, here, self._marks(), folded, beside=shown - {here})
             self._show_elsewhere()
@@ -489,7 +495,8 @@ class ChatScreen(Screen[int]):
         await self.pane.status.attempt(self._change(event))
 
     async def _change(self, asked: ChangeAsked) -> None:
-        store, chat = self.session.store, asked.chat
+        store = self.session.store
+        chat = asked.chat
         match asked.change:
             case "rename":
                 await asyncio.to_thread(store.rename, chat.id, asked.text)
@@ -516,7 +523,8 @@ class ChatScreen(Screen[int]):
         await self.pane.status.attempt(self._do_with_folder(event))
 
     async def _do_with_folder(self, asked: FolderChangeAsked) -> None:
-        store, folder = self.session.store, asked.folder
+        store = self.session.store
+        folder = asked.folder
 
         async def rename(name: str) -> None:
             await asyncio.to_thread(store.rename_folder, folder.name, name)
@@ -538,7 +546,8 @@ class ChatScreen(Screen[int]):
             self.pane.ask(AskScreen(question, yes="Take away", no="Keep", is_careful=True), decide)
 
     async def _ask_to_delete(self, chat: ChatInfo) -> None:
-        was_open, name = self.panes.showing(chat.id) is not None, f"“{title_shown(chat)}”"
+        was_open = self.panes.showing(chat.id) is not None
+        name = f"“{title_shown(chat)}”"
 
         async def decide(sure: bool | None) -> None:
             if not sure:
@@ -565,7 +574,8 @@ class ChatScreen(Screen[int]):
     @on(MessagesDeleted)
     def _note_deleted(self, event: MessagesDeleted) -> None:
         self._deleted.append(event.deleted)
-        what, key = counted(event.deleted.count, "message"), key_of(self, "chat.restore")
+        what = counted(event.deleted.count, "message")
+        key = key_of(self, "chat.restore")
         self.say(f"{what} deleted; {key} restores {'it' if event.deleted.count == 1 else 'them'}")
 
     async def _restore_messages(self, deleted: DeletedMessages) -> None:
@@ -650,7 +660,9 @@ class ChatScreen(Screen[int]):
 
     def _show_setting(self, pane: ChatPane, setting: Setting, *, is_new: bool) -> None:
         """Show a setting of an open chat; a system prompt that is not new can be edited."""
-        session, say, kept = pane.session, pane.notice.say, ", saved with this chat" * is_new
+        session = pane.session
+        say = pane.notice.say
+        kept = ", saved with this chat" * is_new
         pane.show_figures()
         match setting:
             case "mode":
@@ -685,7 +697,8 @@ class ChatScreen(Screen[int]):
             raise UserError("these models cannot be tuned from here", "run `localspec tune` in a shell")
         self.check_tuning()
         await self.pane.controller.free_models()
-        known, models = self.session.shared.tuned_for, self.pane.title_bar.models
+        known = self.session.shared.tuned_for
+        models = self.pane.title_bar.models
         self.app.push_screen(TuneScreen(self.tuner, self._loader, models, tasks, known, self.run_was_stopped))
 
     # --- keys ---
@@ -754,7 +767,8 @@ class ChatScreen(Screen[int]):
 
     async def action_next_mode(self) -> None:
         """Take the next way of decoding that these models know."""
-        models, now = self._loader.ready, self.session.mode or "auto"
+        models = self._loader.ready
+        now = self.session.mode or "auto"
         needless = DRAFT_MODES if models is not None and models.draft is None else ()
         modes = [mode for mode in ("auto", *get_args(Mode)) if mode not in needless]
         following = modes[(modes.index(now) + 1) % len(modes)] if now in modes else "auto"

@@ -143,11 +143,16 @@ class ChatStatus(StatusLine):
         """Show what was chosen for an answer that begins."""
         for notice in self._session.shared.take_notices():
             self.notify(notice, severity="warning", timeout=NOTICE_S, markup=False)
-        record, chat = started.record, self._session.chat
-        self.route, self.reason = self._session.route_shown(record.profile), record.reason
-        self._continued, self._has_told_change = started.message.content, False
-        self._prompt_tokens, self._written = estimate(_prompt(chat, started.message)), 0
-        begun, budget = started.message.content, record.thinking_budget
+        record = started.record
+        chat = self._session.chat
+        self.route = self._session.route_shown(record.profile)
+        self.reason = record.reason
+        self._continued = started.message.content
+        self._has_told_change = False
+        self._prompt_tokens = estimate(_prompt(chat, started.message))
+        self._written = 0
+        begun = started.message.content
+        budget = record.thinking_budget
         self._live_stats.start(record.mode, self._prompt_tokens, text=begun, thinking_budget=budget)
         self._count_prompt(chat, started.message)
 
@@ -161,7 +166,8 @@ class ChatStatus(StatusLine):
 
     def _show_record(self, record: AnswerRecord) -> None:
         self.figures = of_record(record)
-        self.route, self.reason = self._session.route_shown(record.profile), record.reason
+        self.route = self._session.route_shown(record.profile)
+        self.reason = record.reason
         self._weigh(record)
 
     # --- the open chat ---
@@ -169,7 +175,9 @@ class ChatStatus(StatusLine):
     def forget(self) -> None:
         """Forget the answer in progress: another chat is shown, perhaps with its own."""
         self.workers.cancel_group(self, "count")
-        self.figures, self.route, self.reason = Figures(""), "", ""
+        self.figures = Figures("")
+        self.route = ""
+        self.reason = ""
 
     def show_chat(self, *, answering: bool) -> None:
         """Show the figures of the last answer of the open chat, and how full its context is."""
@@ -190,18 +198,22 @@ class ChatStatus(StatusLine):
     @work(group="count", exclusive=True, exit_on_error=False)
     async def count_anew(self) -> None:
         """Count the open chat: other exchanges may be left out than when it was answered."""
-        models, chat = self._loader.ready, self._session.chat
+        models = self._loader.ready
+        chat = self._session.chat
         if models is not None and (prompt := chat.prompt()):
             tokens = await asyncio.to_thread(models.count_tokens, prompt)
             tokens += await asyncio.to_thread(self._session.tool_tokens, models, chat)
             if chat is self._session.chat:
-                self._held, self._is_estimate = tokens, False
+                self._held = tokens
+                self._is_estimate = False
                 self._show_context()
 
     @work(group="tools", exclusive=True, exit_on_error=False)
     async def count_tools(self) -> None:
         """Count the tools of the open chat, which may have been switched."""
-        models, chat, before = self._loader.ready, self._session.chat, self._tools
+        models = self._loader.ready
+        chat = self._session.chat
+        before = self._tools
         if models is None:
             return
         with suppress(EngineError):  # the next call to the models reports it
@@ -219,12 +231,14 @@ class ChatStatus(StatusLine):
         """Add a question that was just asked and has left the composer."""
         held = self._held + (0 if is_other_below else self._typed)
         self._weigh(None)
-        self._held, self._typed = max(held, self._held), self._typed if is_other_below else 0
+        self._held = max(held, self._held)
+        self._typed = self._typed if is_other_below else 0
         self._show_context()
 
     def _weigh(self, record: AnswerRecord | None) -> None:
         """Show the context use of the open chat, from its last answer unless that was changed."""
-        chat, path = self._session.chat, self._session.chat.path
+        chat = self._session.chat
+        path = self._session.chat.path
         counted = None if record is None else after_answer(record)
         question = chat.prompt()[-1:] if counted and path[-1].role == "user" else ()
         self._is_new = not any(message.role == "assistant" for message in path)
@@ -245,7 +259,8 @@ class ChatStatus(StatusLine):
 
     def _show_use(self) -> str | None:
         """Show the context use, and return a warning if it is needed."""
-        models, used = self._loader.ready, self._held + self._typed
+        models = self._loader.ready
+        used = self._held + self._typed
         if models is None:
             return None
         estimated = self._is_estimate or self._typed > 0

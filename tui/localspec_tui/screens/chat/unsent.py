@@ -112,7 +112,8 @@ class ChatComposer(Composer):
             self.notify(error_line(error), severity="error", timeout=NOTICE_S, markup=False)
         else:
             self.text = text
-        self._refused, self._said = text, error_line(error)
+        self._refused = text
+        self._said = error_line(error)
         if isinstance(error, Cancelled):
             self._stopped = text
         self._weighed = _Weighed(None)  # or its files would be reported instead
@@ -229,18 +230,22 @@ class ChatComposer(Composer):
             await asyncio.to_thread(
                 self._reading.ask, weighed.question, [file for file, _ in weighed.files], weighed.tokens or 0
             )
-        line, is_new, self._looked_at = self._line(), text != self._looked_at, text
+        line = self._line()
+        is_new = text != self._looked_at
+        self._looked_at = text
         if (line and is_new) or (self._notice.said == self._said and text != self._refused):
             self._said = line
             self._notice.say(line, about="prompt")
 
     def _keep_and_weigh(self, text: str, chat_id: int, unsent: str) -> _Weighed:
         """Save the unsent text and weigh the prompt; open models again that have died."""
-        models, tokens = self._loader.ready, None if text.strip() else 0
+        models = self._loader.ready
+        tokens = None if text.strip() else 0
         try:
             self._session.store.set_draft(chat_id, unsent)
             found = self._attached(text)
-            question, files = found.text, found.files
+            question = found.text
+            files = found.files
             counts: list[int | None] = [None] * len(files)
             if models is not None and text.strip():
                 count = models.count_tokens

@@ -63,7 +63,8 @@ class PromptHistory:
     def walk(self, step: int, current: str) -> str | None:
         """Return the prompt before (-1) or after (1) the `current` one, in the end the draft; None beyond."""
         if self._place is None or self.prompts[self._place] != current:
-            self._place, self._draft = None, current
+            self._place = None
+            self._draft = current
         here = -1 if self._place is None else self._place
         places = range(here + 1, len(self.prompts)) if step < 0 else range(here - 1, -1, -1)
         for place in places:
@@ -280,7 +281,8 @@ class Composer(Widget):
         if text != self.prompt.before_cursor or not self.prompt.has_focus:
             return
         self._offered = (text, tuple(items))
-        tab, self._tab_waits = self._tab_waits, False
+        tab = self._tab_waits
+        self._tab_waits = False
         self._completions.show(() if _says_nothing_new(text, items) and not tab else items)
         if tab:
             self._take_or_move_on()

@@ -38,7 +38,8 @@ def moved(text: str, at: int, motion: str, count: int = 1) -> int:
     """Return the target position of a motion in a text."""
     if not motion:
         return at
-    pattern, step = re.compile(_MOTIONS[motion][0], re.MULTILINE), _MOTIONS[motion][1]
+    pattern = re.compile(_MOTIONS[motion][0], re.MULTILINE)
+    step = _MOTIONS[motion][1]
     at = moved(text, at, "0") if motion == "^" else at
     for _ in range(min(count, len(text))):
         if step < 0:
@@ -103,20 +104,24 @@ class VimArea(TextArea):
 
     def _write(self, begin: int, end: int, new: str, place: int) -> None:
         """Put a text in place of another, as one step of undoing, and move the cursor."""
-        start, stop = _location(self.text, begin), _location(self.text, end)
+        start = _location(self.text, begin)
+        stop = _location(self.text, end)
         self.history.checkpoint()
         self.replace(new, start, stop, maintain_selection_offset=False)
         self._go_to(place)
 
     def _do(self, name: str, count: int) -> Sequence[str]:
-        text, at = self.text, self._at
+        text = self.text
+        at = self._at
         if name in _MOTIONS:
             self._go_to(moved(text, at, name, count))
         elif name in _INSERTS:
-            self.vim_mode, count = "INSERT", 1
+            self.vim_mode = "INSERT"
+            count = 1
             self._go_to(moved(text, at, _INSERTS[name]))
         elif name in "pP":
-            new, after = self._register * count, name == "p"
+            new = self._register * count
+            after = name == "p"
             is_lines = new.endswith("\n")
             place = moved(text, at, ("$" if after else "0") if is_lines else "l" if after else "")
             new = f"\n{new[:-1]}" if is_lines and after else new
@@ -124,7 +129,8 @@ class VimArea(TextArea):
         return (_PRESSED[name],) * count + ("up",) * (name == "O") if name in _PRESSED else ()
 
     def _operate(self, operator: str, motion: str, count: int) -> None:
-        text, at = self.text, self._at
+        text = self.text
+        at = self._at
         if is_lines := motion == operator:
             begin = moved(text, at, "0")
             end = begin + len("\n".join(text[begin:].split("\n")[:count]))
@@ -139,7 +145,8 @@ class VimArea(TextArea):
         if operator == "y":
             self._go_to(at if is_lines else begin)
             return
-        self.vim_mode, place = "INSERT" if operator == "c" else "NORMAL", begin
+        self.vim_mode = "INSERT" if operator == "c" else "NORMAL"
+        place = begin
         if is_lines and operator == "d":  # with one of the line breaks around
             begin, end = (begin, end + 1) if end < len(text) else (max(0, begin - 1), end)
             place = moved(text[:begin] + text[end:], begin, "^")

@@ -56,7 +56,8 @@ def find_formula(state: StateInline, silent: bool) -> bool:
         text = in_unicode(found[found.lastindex or 0])
         if not silent:
             token = state.push("formula", "", 0)
-            token.content, token.markup = text, found[0]
+            token.content = text
+            token.markup = found[0]
         state.pos = found.end()
         return True
     return False
@@ -77,7 +78,8 @@ def in_unicode(source: str) -> str:
 
 
 def _script(node: LatexNode, l2tobj: LatexNodes2Text) -> str:
-    sign, text = str(node.specials_chars), _argument(node, l2tobj, 0)
+    sign = str(node.specials_chars)
+    text = _argument(node, l2tobj, 0)
     letters = _SCRIPTS[sign]
     if letters.keys() >= {ord(letter) for letter in text}:
         return text.translate(letters)
@@ -113,7 +115,8 @@ def _converter() -> tuple[Callable[[str], LatexWalker], LatexNodes2Text]:
     from pylatexenc import latexwalker as tex
     from pylatexenc import macrospec
 
-    reading, writing = tex.get_default_latex_context_db(), text.get_default_latex_context_db()
+    reading = tex.get_default_latex_context_db()
+    writing = text.get_default_latex_context_db()
     argument = macrospec.MacroStandardArgsParser("{")
     reading.add_context_category(
         "own",

@@ -149,7 +149,8 @@ class _Writer:
 
     def _place(self, tight: bool = False) -> tuple[Content, str, str, str, int]:
         gap = int(self.written and (self.fresh_list or not tight))
-        self.written, self.fresh_list = True, False
+        self.written = True
+        self.fresh_list = False
         first = "".join(level.first for level in self.levels)
         rest = "".join(level.rest for level in self.levels)
         for level in self.levels:
@@ -166,7 +167,8 @@ class _Writer:
         if task is not None and level is not None and level.first != level.rest:
             box = "☐ " if task[1] == " " else "☑ "
             first = box if level.first in _BULLETS else level.first + box
-            level.first, level.rest = first, " " * cell_len(first)
+            level.first = first
+            level.rest = " " * cell_len(first)
             content = content[task.end() :]
         return self._block(content, tight)
 
@@ -262,7 +264,8 @@ class GrowingMarkdown:
     def _close_all_but_last(self, tokens: list[Token], last: Token) -> None:
         lines = self._tail.splitlines(keepends=True)
         start, is_item = _last_start(tokens, last)
-        before, tail = "".join(lines[:start]), "".join(lines[start:])
+        before = "".join(lines[:start])
+        tail = "".join(lines[start:])
         if start:
             self._close(self._read(before), tail, "text" if is_item else "")
         if last.type == "fence":
@@ -302,7 +305,8 @@ class GrowingMarkdown:
         self.blocks += blocks
         self.closed = len(self.blocks)
         self._fences += sum(block.style == "prose--fence-head" for block in blocks)
-        self._tail, self._continues = tail, continues
+        self._tail = tail
+        self._continues = continues
 
 
 def _lines_to_close(head: str, lines: Sequence[str], step: int) -> int:
@@ -313,7 +317,8 @@ def _lines_to_close(head: str, lines: Sequence[str], step: int) -> int:
     first = fences_after((), head)
     if not first or not first[0].holds_markdown:
         return len(lines) // step * step
-    fences, found = first, 0
+    fences = first
+    found = 0
     for number, line in enumerate(lines, 1):
         fences = fences_after(fences, line)
         if number % step == 0 and fences == first:

@@ -111,7 +111,8 @@ class Prose(Widget):
 
     def set_laid(self, laid: BlockLayout) -> None:
         """Show what was laid out elsewhere."""
-        width, height = self._laid.width, self._laid.height
+        width = self._laid.width
+        height = self._laid.height
         self._laid = laid if laid.width == width or not width else BlockLayout(laid.blocks, width)
         self._strips.clear()
         self.refresh(layout=height != self._laid.height)
@@ -138,15 +139,18 @@ class Prose(Widget):
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """Return the selected text as it was written: not as it is wrapped, and with its list marks."""
-        laid, last = self._laid, self._laid.lines[-1] - 1
-        start, end = selection.start or Offset(0, 0), selection.end
+        laid = self._laid
+        last = self._laid.lines[-1] - 1
+        start = selection.start or Offset(0, 0)
+        end = selection.end
         if not laid.contents or start.y > last:
             return None
         if end is None or end.y > last:
             end = Offset(len(laid.contents[-1].plain), last)
         copied: list[CopiedLine] = []
         for index, block in enumerate(laid.blocks):
-            top, behind = laid.lines[index], laid.lines[index + 1]
+            top = laid.lines[index]
+            behind = laid.lines[index + 1]
             if behind <= start.y or end.y < top:
                 continue
             text = top + block.gap  # its first line
@@ -180,7 +184,8 @@ class Prose(Widget):
             self.app.open_url(address)
 
     def _render_block(self, index: int) -> list[Strip]:
-        laid, block = self._laid, self._laid.blocks[index]
+        laid = self._laid
+        block = self._laid.blocks[index]
         style = self.get_visual_style(block.style) if block.style else self.visual_style
         line = laid.lines[index] + block.gap
         content = laid.contents[index]
@@ -188,7 +193,8 @@ class Prose(Widget):
             found = Style.from_styles(self.get_component_styles("prose--found"))
             content = content.stylize(found, start, end)
         strips = content.render_strips(laid.text_width(block), None, style, self._options(line))
-        rich_style, mark = style.rich_style, (style + self._resolve(".prose--mark")).rich_style
+        rich_style = style.rich_style
+        mark = (style + self._resolve(".prose--mark")).rich_style
         blank = self.visual_style.rich_style
         gap = range(laid.lines[index], line)
         rows = [Strip([Segment(" " * laid.width, blank + _at(0, y))], laid.width) for y in gap]
@@ -197,7 +203,8 @@ class Prose(Widget):
             text = [_moved(segment, line) for segment in strip]
             places = list(filter(None, map(_place_of, text)))
             if not places:  # an empty line
-                text, places = [Segment(" ", rich_style + _at(0, y + 1))], [(0, y + 1)]
+                text = [Segment(" ", rich_style + _at(0, y + 1))]
+                places = [(0, y + 1)]
             x, y = places[0]
             before = laid.mark(block.first if number == 0 else block.rest)
             marks = [Segment(character, mark + _at(x, y)) for character in before]
@@ -213,7 +220,8 @@ class Prose(Widget):
 
     def _options(self, first: int) -> RenderOptions:
         """Return the strips of the lines from `first` on, with their selection."""
-        selection, style = self.text_selection, None
+        selection = self.text_selection
+        style = None
         if selection is not None:
             moved = (None if place is None else place - (0, first) for place in selection)
             selection = Selection(*moved)
@@ -288,7 +296,8 @@ class GrowingProse(Prose):
 
     async def finish(self, text: str) -> None:
         """Show the whole text as parsed at once; the work is done in a thread."""
-        self.text, self._growing = text, None
+        self.text = text
+        self._growing = None
         width = self.content_size.width
         laid = await asyncio.to_thread(lambda: BlockLayout(build(text), width))
         if self.text == text and self._growing is None:  # nothing came in the meantime

@@ -92,7 +92,8 @@ class Table(Block):
             for line in zip_longest(*cells, fillvalue=Content()):
                 padded = list(map(_padded, line, widths, self.aligned))
                 content = separator.join(padded)
-                pieces, at = [], 0
+                pieces = []
+                at = 0
                 for column, (piece, whole) in enumerate(zip(line, padded, strict=True)):
                     begin = at + whole.plain.find(piece.plain)
                     pieces.append(((number, column), begin, begin + len(piece.plain)))

@@ -37,7 +37,9 @@ from localspec_tui.widgets.origins import OriginText
 from localspec_tui.widgets.sidebar import written_moment
 from localspec_tui.widgets.status import FigureRow
 
-LONG_LINES, LONG_CHARACTERS = 20, 2_000  # of a question, which is folded from there on
+# of a question, which is folded from there on
+LONG_LINES = 20
+LONG_CHARACTERS = 2_000
 
 
 class FoldHead(Static):
@@ -150,7 +152,8 @@ class ThinkingView(Folded):
 
     async def finish(self, text: str) -> None:
         """Take the whole of it: no more comes."""
-        self.text, self._complete = text, True
+        self.text = text
+        self._complete = True
         if self._prose.text:
             await self._prose.finish(text)
         self._refresh()
@@ -212,7 +215,8 @@ class MessageBody(Vertical):
 
     def append(self, text: str, pieces: Sequence[TextPiece]) -> None:
         """Add to the end."""
-        before, self.text = self.text, self.text + text
+        before = self.text
+        self.text = self.text + text
         self._pieces += pieces
         if self._origins is not None:
             self._origins.append(pieces)
@@ -226,7 +230,8 @@ class MessageBody(Vertical):
 
     async def finish(self, item: BranchMessage) -> None:
         """Show the whole message as it was saved: no more comes."""
-        self._item, text = item, item.message.content
+        self._item = item
+        text = item.message.content
         is_other = text != self.text
         self.text = text
         self._pieces = pieces_of(text, item.spans) if item.spans or is_other else self._pieces
@@ -252,7 +257,8 @@ class MessageBody(Vertical):
         item = replace(self._item, message=replace(self._item.message, content=self.text))
         prepared = await asyncio.to_thread(prepare, item)
         before = list(self.children)
-        self._bodies, self._origins = [], None
+        self._bodies = []
+        self._origins = None
         with self.app.batch_update():
             mounted = self.mount_all(self._widgets(prepared))
             if self._bodies and self.text != item.message.content:
@@ -422,7 +428,8 @@ class MessageView(Vertical, can_focus=True):
 
     def append_missing(self, item: BranchMessage) -> None:
         """Show what has been added to the answer since this message was read."""
-        begin, text = len(self.body.text), item.message.content
+        begin = len(self.body.text)
+        text = item.message.content
         if len(text) > begin:
             self.body.append(text[begin:], pieces_of(text, item.spans, begin))
 
@@ -468,7 +475,8 @@ class MessageView(Vertical, can_focus=True):
 
     def ask(self, action: Action) -> None:
         """Ask the screen to do something with this message."""
-        message, text = self.item.message, ""
+        message = self.item.message
+        text = ""
         if action == "copy-code":
             blocks = code_blocks(without_thinking(self.body.text))
             if not blocks:
@@ -483,7 +491,8 @@ class MessageView(Vertical, can_focus=True):
         self.post_message(ActionAsked("copy-code", self.item.message.id, event.code))
 
     def _tell(self) -> None:
-        item, message = self.item, self.item.message
+        item = self.item
+        message = self.item.message
         self.set_class(message.role == "user", "-user")
         self.set_class(message.role == "tool", "-tool")
         self.show_calls(message.calls)

@@ -158,7 +158,8 @@ class Transcript(VerticalScroll, WordsFound, can_focus=False):
         The message `focus` takes the place, and the focus if it has that, of the one shown there before.
         """
         async with self._moving:
-            before, self._items = self._items, self._unfolded(items, at)
+            before = self._items
+            self._items = self._unfolded(items, at)
             index = self._index(at if focus is None else focus)
             if focus is not None and self.following and index == len(items) - 1:
                 index = None  # the end stays in view
@@ -299,7 +300,8 @@ class Transcript(VerticalScroll, WordsFound, can_focus=False):
     def action_go(self, way: Literal["previous", "next", "first", "last"]) -> None:
         """Continue from the message in focus to another."""
         focused = (number for number, view in self._views.items() if view.has_focus_within)
-        index, last = self._index(next(focused, None)) or 0, len(self._items) - 1
+        index = self._index(next(focused, None)) or 0
+        last = len(self._items) - 1
         target = {"previous": index - 1, "next": index + 1, "first": 0, "last": last}[way]
         self.focus_at(min(max(target, 0), last))
 
@@ -390,7 +392,9 @@ class Transcript(VerticalScroll, WordsFound, can_focus=False):
             await self.mount_all(below, before=self._later)
 
     async def _make(self, first: int, last: int) -> list[MessageView]:
-        items, looks, end = self._items[first:last], self._looks, self._items[-1] if self._items else None
+        items = self._items[first:last]
+        looks = self._looks
+        end = self._items[-1] if self._items else None
         prepared = await asyncio.to_thread(lambda: [prepare(item) for item in items])
         pairs = zip(items, prepared, strict=True)
         return [MessageView(item, done, looks, is_last=item is end) for item, done in pairs]
@@ -463,14 +467,17 @@ class Transcript(VerticalScroll, WordsFound, can_focus=False):
 
     def _stay_at(self, view: MessageView | None, row: int = 0) -> None:
         """Go to a message, which comes to a row of the window, or to the end, and stay there."""
-        self.following, self._pinned, self._pinned_row = view is None, view, row
+        self.following = view is None
+        self._pinned = view
+        self._pinned_row = row
         self.refresh(layout=True)
         self.call_after_refresh(self._come_to_rest)
 
     def release_anchor(self) -> None:
         """Scroll; a request for the end follows it again."""
         super().release_anchor()
-        self.following, self._pinned = False, None
+        self.following = False
+        self._pinned = None
         self.call_later(self._resume)
 
     def process_layout(self, placements: list[WidgetPlacement]) -> list[WidgetPlacement]:
@@ -519,7 +526,8 @@ class Transcript(VerticalScroll, WordsFound, can_focus=False):
 
     def _come_to_rest(self) -> None:
         if self._views and self.has_end() and self.size.height and not self.max_scroll_y:
-            self.following, self._pinned = True, None  # all of it is seen
+            self.following = True  # all of it is seen
+            self._pinned = None
         if self.following:
             self.scroll_target_y = self.scroll_y = self.max_scroll_y
         self.moved()
