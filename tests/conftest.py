@@ -21,6 +21,7 @@ from localspec.storage.paths import make_private_folder
 # Tests may import llama_cpp before localspec.llama says how long libgomp's threads spin: pairs of them, in
 # two processes on two cores, would take some ten times as long.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+os.environ.setdefault("OMP_WAIT_POLICY", "active")
 
 KINDS = ("CACHE", "CONFIG", "DATA", "STATE")
 SMOLLM2_PACKAGE = smollm2.TARGET_PACKAGE
