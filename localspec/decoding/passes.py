@@ -22,6 +22,7 @@ SHORT = 16  # tokens that are not cut: a draft, or the end of a prompt
 STALL_S = 0.15  # that reading a prompt may add to a pass for which other answers wait
 READING_S = 0.5  # of a pass in which only prompts are read
 FIRST_READ = 64  # tokens of prompts in the first pass that reads some
+EFFICIENT_READ = 64  # with fewer a prompt takes longer as a whole: such pieces may take `READING_S`
 LEAST_READ = 16  # and in each one, however long that takes
 
 
@@ -212,7 +213,7 @@ class SharedPasses:
             if not asked.left:
                 self._end(seat.participant, part)
         if reads:
-            self._fit_piece(runs[0][0].seat.model, read, seconds)
+            self._fit_piece(runs[0][0].seat.model, read, max(seconds, 1e-6))
 
     def _fit_piece(self, model: SeveralSeats, read: int, seconds: float) -> None:
         """Read as many tokens of prompts in the next call as would have taken its time in this one.
@@ -220,10 +221,11 @@ class SharedPasses:
         Where other programs have the processors, small pieces take hardly less time: they grow again.
         """
         piece = self._piece(model)
-        ratio = min(2.0, max(0.5, self._may_take_s / max(seconds, 1e-6)))
-        if ratio < 1 or read >= piece:
-            fitting = min(model.max_tokens // 2, int(piece * ratio))
-            self._pieces[model, self._may_take_s] = max(LEAST_READ, fitting)
+        fitting = _scaled(piece, self._may_take_s / seconds)
+        if fitting < EFFICIENT_READ:
+            fitting = min(EFFICIENT_READ, _scaled(piece, READING_S / seconds))
+        if fitting < piece or read >= piece:
+            self._pieces[model, self._may_take_s] = min(model.max_tokens // 2, max(LEAST_READ, fitting))
 
     def _piece(self, model: SeveralSeats) -> int:
         return self._pieces.get((model, self._may_take_s), FIRST_READ)
@@ -296,6 +298,11 @@ class SharedPasses:
         last.is_crowded_out = True
         self._end(last, Cancelled("there is no room beside other answers"))
         return False
+
+
+def _scaled(piece: int, ratio: float) -> int:
+    """Return a piece that is larger or smaller, at most twice or half as large."""
+    return int(piece * min(2.0, max(0.5, ratio)))
 
 
 def _number(asked: Asked) -> int:

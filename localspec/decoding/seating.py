@@ -18,6 +18,7 @@ from localspec.errors import Cancelled
 from localspec.types.saved_states import ConversationCopy
 
 AHEAD = 32  # tokens of its answer for which there has to be room when one begins beside others
+FEWEST_SHARED = 4  # tokens that are worth sharing cells: nothing is copied
 FEW = 128  # tokens that something else than an answer may need
 
 AnyEngine = TypeVar("AnyEngine", bound=Engine)
@@ -52,7 +53,7 @@ class ConversationPlace(Generic[AnyEngine]):
             length = common_prefix(other.cached_tokens(), text)
             if source.participant is not None:
                 length = min(length, source.prompt)
-            is_more = length - common_prefix(own.cached_tokens(), text) >= FEWEST
+            is_more = length - common_prefix(own.cached_tokens(), text) >= FEWEST_SHARED
             if is_more and isinstance(own.model, Seat) and isinstance(other.model, Seat):
                 own.model.share_prefix(other.model, length)
                 own.set_cached(text)

@@ -307,6 +307,7 @@ def _parsed() -> argparse.Namespace:
     add("--runs", type=int, default=2)
     add("--minutes", type=float, default=60.0)
     add("--http", action="store_true")
+    add("--flags", default="", help="more flags of `localspec serve`")
     add("-t", type=int, default=physical_cores())
     return parser.parse_args()
 
@@ -323,7 +324,7 @@ def _contenders(
 ) -> dict[str, Server]:
     """Start the servers that are needed; one of LocalSpec's serves all its modes."""
     ours = [sys.executable, "-m", "localspec", "serve", "--no-fit", "-c", str(CONTEXT), "-t", str(args.t)]
-    ours += ["-np", str(SLOTS), "-m", str(args.m), "-md", str(args.md)]
+    ours += ["-np", str(SLOTS), "-m", str(args.m), "-md", str(args.md), *args.flags.split()]
     theirs = [str(args.llama_server), "--no-ui", "--offline", "--parallel", str(SLOTS)]
     theirs += [word for flag in target_flags(target) for word in flag]
     known = read_model(args.m)

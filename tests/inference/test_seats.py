@@ -14,7 +14,18 @@ from typing import Any
 
 import pytest
 
-from localspec.decoding.passes import LEAST_READ, NO_ONE, STALL_S, Asked, Participant, Seat
+from localspec.decoding.conversations import FEWEST
+from localspec.decoding.passes import (
+    EFFICIENT_READ,
+    LEAST_READ,
+    NO_ONE,
+    READING_S,
+    STALL_S,
+    Asked,
+    Participant,
+    Seat,
+)
+from localspec.decoding.seating import FEWEST_SHARED
 from localspec.demo import prompts
 from localspec.errors import LocalSpecError
 from localspec.hardware.placement.open_plan import OpenPlan
@@ -195,6 +206,14 @@ def test_a_shared_beginning_is_read_once(seated: Runtime) -> None:
     assert all(other.new_prompt_tokens < 80 for other in others)
 
 
+def test_a_few_words_in_common_are_not_read_again(seated: Runtime) -> None:
+    seated._seating.forget()
+    summaries = [alone(seated, asked(number, max_tokens=1)).end.summary for number in (0, 1)]
+    common = summaries[1].cached_tokens
+    assert FEWEST_SHARED <= common < FEWEST
+    assert summaries[1].new_prompt_tokens == summaries[1].prompt_tokens - common
+
+
 @pytest.mark.slow
 @pytest.mark.slow
 def test_a_conversation_that_rests_is_saved_and_its_cells_are_free(demo_target_f32: Path) -> None:
@@ -303,15 +322,18 @@ def test_pieces_of_prompts_follow_the_time_of_calls(seated: Runtime, monkeypatch
     monkeypatch.setattr(passes, "_pieces", {})
     monkeypatch.setattr(passes, "_may_take_s", STALL_S)
     model = passes.seats[0][0].model
-    before = passes._piece(model)
-    passes._fit_piece(model, before, STALL_S * 4 / 3)
-    assert passes._piece(model) == int(before * 0.75)
+    passes._pieces[model, STALL_S] = piece = 2 * EFFICIENT_READ
+    passes._fit_piece(model, piece, STALL_S * 4 / 3)
+    assert passes._piece(model) == int(piece * 0.75)
     passes._fit_piece(model, 8, STALL_S / 4)  # the end of a prompt, which says nothing
-    assert passes._piece(model) == int(before * 0.75)
+    assert passes._piece(model) == int(piece * 0.75)
     for _ in range(9):
-        passes._fit_piece(model, passes._piece(model), STALL_S * 9)
+        passes._fit_piece(model, passes._piece(model), READING_S)
+    assert passes._piece(model) == EFFICIENT_READ  # smaller ones would read the prompt more slowly
+    for _ in range(9):
+        passes._fit_piece(model, passes._piece(model), READING_S * 9)
     assert passes._piece(model) == LEAST_READ
-    passes._fit_piece(model, LEAST_READ, STALL_S / 1.5)
+    passes._fit_piece(model, LEAST_READ, READING_S / 1.5)
     assert passes._piece(model) == int(LEAST_READ * 1.5)
 
 
