@@ -25,6 +25,7 @@ class SeatedTurning(TurningModels):
     fitting: int = 3
     at_work: list[One] = field(default_factory=list)
     most_at_work: int = 0
+    arriving: threading.Lock = field(default_factory=threading.Lock)
 
     def for_one_of_several(self) -> One:
         return One(self)
@@ -45,10 +46,11 @@ class One:
 
     def _until_paused(self, rounds: Iterator[GenerationEvent]) -> Iterator[GenerationEvent]:
         models = self._models
-        models.at_work.append(self)
-        models.most_at_work = max(models.most_at_work, len(models.at_work))
-        try:
+        with models.arriving:
+            models.at_work.append(self)
+            models.most_at_work = max(models.most_at_work, len(models.at_work))
             is_crowded_out = len(models.at_work) > models.fitting
+        try:
             for event in () if is_crowded_out else rounds:
                 yield event
                 if self._cancelled.is_set():

@@ -6,7 +6,6 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncGenerator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -80,19 +79,23 @@ def texts_of(events: list[dict[str, Any]]) -> dict[int, str]:
 
 
 def test_the_others_begin_when_the_first_has_read_the_prompt(seated: Served, models: SeatedFailing) -> None:
-    with ThreadPoolExecutor(1) as asking:
-        reply = asking.submit(streamed, seated, max_tokens=60)
-        until(lambda: len(models.at_work) == 1)
+    body = ASKED | {"stream": True, "max_tokens": 60}
+    with seated.client.stream("POST", "/v1/chat/completions", json=body) as reply:
+        lines = (line for line in reply.iter_lines() if line.startswith("data: {"))
         stepping(models, 1)
+        events = [json.loads(next(lines)[6:])]
         until(lambda: len(models.written) == 1)
         assert [len(jobs) for jobs in seated.service.queue.jobs()] == [1, 0]
         stepping(models, 2)
         until(lambda: len(models.at_work) == 3)
+        while not all(texts_of(events).get(choice) for choice in range(3)):  # not one after the other
+            assert len(models.written) < 60
+            stepping(models, 1)
+            events.append(json.loads(next(lines)[6:]))
         stepping(models)
-        events = reply.result(20)
+        events += [json.loads(line[6:]) for line in lines]
     assert texts_of(events) == dict.fromkeys(range(3), "a" * 60)
     choices = [choice for event in events for choice in event["choices"]]
-    assert len([*groupby(choice["index"] for choice in choices)]) > 3  # not one after the other
     assert sorted(choice["index"] for choice in choices if choice["delta"].get("role")) == [0, 1, 2]
     ends = {choice["index"]: choice["finish_reason"] for choice in choices if choice["finish_reason"]}
     assert ends == dict.fromkeys(range(3), "length")
