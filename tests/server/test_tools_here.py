@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,11 +14,13 @@ import pytest
 from localspec.chat.tool_use.answer_tools import ENOUGH, NO_MORE
 from localspec.errors import UserError
 from localspec.server import opening
+from localspec.server.application import LoggedApplication
 from localspec.tools.tool import Arguments, Tool, ToolOutput
 from localspec.types.request import Message, Request
 from tests.chat.tool_models import MadeTools, kit_of
 from tests.server.running import Served, serving
 from tests.server.telling_models import TellingModels
+from tests.server.test_doors import connected, sent
 from tests.server.test_tools import OPENAI_TOOL, call, openai_client
 from tests.waiting import until
 
@@ -64,6 +65,13 @@ class Here:
     def asked(self) -> list[Request]:
         """What the models were asked."""
         return self.models.requests
+
+
+def requests(here: Here) -> int:
+    """Return the number of requests that are being answered."""
+    application = here.served.server.config.app
+    assert isinstance(application, LoggedApplication)
+    return sum(model.uses for model in application.models.all)
 
 
 def look(path: str = "a", tool: str = "look") -> str:
@@ -178,6 +186,7 @@ def test_a_client_that_leaves_while_a_server_starts_is_not_answered(
     body = {"messages": USER, "tools": [HERE], "stream": True}
     with here.served.client.stream("POST", "/v1/chat/completions", json=body) as reply:
         next(reply.iter_text())
+    until(lambda: requests(here) == 0)
     may_start.set()
     here.models.texts = ["Here."]
     assert here.served.chat(messages=USER).json()["choices"][0]["message"]["content"] == "Here."
@@ -388,11 +397,11 @@ def test_a_client_that_leaves_stops_what_runs(here: Here, streams: bool) -> None
     here.act = act
     here.models.texts = [look(), "never asked"]
     body = {"messages": USER, "tools": [HERE], "stream": streams}
-    with httpx2.Client(timeout=httpx2.Timeout(20, read=0.5)) as client, suppress(httpx2.ReadTimeout):
-        client.post(f"{here.served.url}/v1/chat/completions", json=body)
-    assert began.is_set()
-    assert stopped.wait(10)
-    until(lambda: here.served.service.server.totals["requests"] > 0)
+    with connected(here.served) as client:
+        client.sendall(sent(body))
+        assert began.wait(20)
+    assert stopped.wait(20)
+    until(lambda: requests(here) == 0)
     assert len(here.asked) == 1
 
 
