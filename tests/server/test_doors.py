@@ -209,16 +209,23 @@ def test_a_body_that_does_not_come_is_not_waited_for(
 def test_a_head_that_does_not_come_is_not_waited_for(
     made_up: Served, monkeypatch: pytest.MonkeyPatch, head: bytes
 ) -> None:
-    monkeypatch.setattr(application, "HEADER_S", 0.05)
-    with connected(made_up) as client:
-        client.sendall(head)
-        assert client.recv(100) == b""
-    with connected(made_up) as client:  # also the second one on a connection
-        client.sendall(sent(ASK))
-        while b'"usage"' not in client.recv(10_000):
+    with connected(made_up) as used:
+        used.sendall(sent(ASK))
+        while b'"usage"' not in used.recv(10_000):
             pass
-        client.sendall(b"GET /heal")
-        assert client.recv(100) == b""
+        monkeypatch.setattr(application, "HEADER_S", 0.05)
+        with connected(made_up) as client:
+            assert _is_closed_after(head, client)
+        assert _is_closed_after(b"GET /heal", used)  # also the second one on a connection
+
+
+def _is_closed_after(head: bytes, client: socket.socket) -> bool:
+    """Return whether the server answers nothing; it may be faster than the client sends."""
+    try:
+        client.sendall(head)
+        return client.recv(100) == b""
+    except ConnectionError:
+        return True
 
 
 def test_a_head_that_is_too_large_is_rejected(made_up: Served) -> None:
