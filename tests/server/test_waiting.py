@@ -30,6 +30,7 @@ pytestmark = pytest.mark.slow
 TOKENS = 3
 ASKED = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": TOKENS, "stream": True}
 BEATS = 3
+BEGIN_S = exchange.BEGIN_S  # as the program has it; tests are more patient
 
 
 @pytest.fixture
@@ -40,6 +41,7 @@ def steps() -> threading.Semaphore:
 @pytest.fixture
 def held(steps: threading.Semaphore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """A server whose models write nothing until they are let."""
+    monkeypatch.setattr(exchange, "BEGIN_S", 0.02)
     monkeypatch.setattr(exchange, "SILENCE_S", 0.02)
     with serving(lambda: TurningModels(steps=steps)) as running:
         yield running
@@ -219,6 +221,7 @@ class Slow(TurningModels):
 def test_errors_are_events_once_a_stream_has_waited(
     monkeypatch: pytest.MonkeyPatch, path: str, failed: str
 ) -> None:
+    monkeypatch.setattr(exchange, "BEGIN_S", 0.02)
     monkeypatch.setattr(exchange, "SILENCE_S", 0.02)
     monkeypatch.setattr(Slow, "error", ContextFullError("the prompt is too long"))
     monkeypatch.setattr(Slow, "goes_on", threading.Event())
@@ -245,13 +248,17 @@ def test_early_errors_set_the_status_code(monkeypatch: pytest.MonkeyPatch) -> No
         assert served.post(CHAT, ASKED).status_code == 400
 
 
-def test_a_stream_begins_before_its_turn(steps: threading.Semaphore) -> None:
-    """With the pauses of the server as they are: a client hears something long before the first token."""
+def test_a_stream_begins_before_its_turn(
+    steps: threading.Semaphore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client hears something long before the first token, and before the pauses of a stream."""
+    monkeypatch.setattr(exchange, "BEGIN_S", BEGIN_S)
+    monkeypatch.setattr(exchange, "SILENCE_S", 1000.0)
     with serving(lambda: TurningModels(steps=steps)) as served:
         with connected(served) as first:
             first.sendall(sent(FOR_EVER))
             until(lambda: bool(served.service.queue.jobs()[0]))
-            with served.client.stream("POST", CHAT, json=ASKED, timeout=exchange.SILENCE_S / 2) as reply:
+            with served.client.stream("POST", CHAT, json=ASKED) as reply:
                 assert next(reply.iter_lines()) == ": waiting"
         steps.release(10_000)
         until(lambda: is_idle(served))
