@@ -23,6 +23,17 @@ QUESTION = (Message("user", "Write a Python function that checks whether a numbe
 LONG_STORY = " ".join(item.prompt for item in prompts())  # about a thousand tokens
 
 
+def in_f32(model: Path, context: int) -> ModelOptions:
+    """Return options for answers at once, which read prompts in pieces that depend on who comes when.
+
+    With weights in f32 as well, sums in another order change no greedy text.
+    """
+    # Flash attention computes in f16 on the CPU, whatever the cache has.
+    return ModelOptions(
+        model, context=context, threads=1, kv_type_k="f32", kv_type_v="f32", flash_attention=False
+    )
+
+
 @contextmanager
 def open_pair(target: Path, draft: Path) -> Iterator[Runtime]:
     """Open the pair with room for a long text; the target gives the same bits at every batch width."""
