@@ -6,6 +6,8 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -20,11 +22,12 @@ from localspec.inference.runtime import Runtime, SeatedAnswer
 from localspec.storage.profiles import Speculation
 from localspec.types.drafts import Token
 from localspec.types.events import GenerationEvent, Paused
-from localspec.types.models import ModelOptions, PlainRate, SavedConversations
+from localspec.types.models import PlainRate, SavedConversations
 from localspec.types.request import Mode, Request
 from tests.chat.test_answer_turns import QUESTIONS
 from tests.chat.test_controller import Rig, prompt
 from tests.chat.test_elsewhere import asked, kept, opened, until
+from tests.inference.runtimes import in_f32
 from tests.scripted import Gate, Script, ScriptedModels, says
 
 pytestmark = pytest.mark.asyncio
@@ -38,6 +41,8 @@ class SeatedModels(ScriptedModels):
         self.seats, self.fitting = 2, fitting
         self.at_work: list[OneScripted] = []
         self.still: dict[int, Iterator[GenerationEvent]] = {}
+        self.numbers = count()
+        self.arriving = threading.Lock()
 
     def for_one_of_several(self) -> OneScripted:
         return OneScripted(self)
@@ -84,10 +89,12 @@ class OneScripted(ScriptedModels):
 
     def _seated(self, events: Iterator[GenerationEvent]) -> Iterator[GenerationEvent]:
         seated = self._all
-        seated.at_work.append(self)
+        with seated.arriving:
+            seated.at_work.append(self)
+            is_crowded_out = len(seated.at_work) > seated.fitting
         try:
-            if len(seated.at_work) > seated.fitting:
-                number = len(seated.still)
+            if is_crowded_out:
+                number = next(seated.numbers)
                 seated.still[number] = events
                 yield Paused(number)
                 return
@@ -237,8 +244,8 @@ async def test_a_question_in_another_chat_stops_no_title(tmp_path: Path) -> None
 async def test_answers_on_a_real_pair_are_those_that_each_chat_gets_alone(
     tmp_path: Path, demo_target_f32: Path, demo_draft: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode
 ) -> None:
-    options = ModelOptions(demo_target_f32, context=2048, threads=1)
-    plan = OpenPlan(options, ModelOptions(demo_draft, context=2048, threads=1), seats=2)
+    options = in_f32(demo_target_f32, 2048)
+    plan = OpenPlan(options, replace(options, path=demo_draft), seats=2)
     request = SessionRequest(
         Speculation(mode=mode, min_confidence=0.2),
         sampling={"temperature": 0.0},

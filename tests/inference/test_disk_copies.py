@@ -28,6 +28,7 @@ pytestmark = pytest.mark.slow
 
 SSD = EngineSettings(mode="ssd", draft_length=4, min_confidence=0.0)
 MEMORY, DISK = 2**30, 2**30
+EXACT: dict[str, Any] = {"kv_type_k": "f32", "kv_type_v": "f32", "flash_attention": False}
 STORIES = [LONG_STORY[start : start + 1500] for start in (0, 1500)]
 
 
@@ -108,12 +109,11 @@ def test_states_that_are_overwritten_come_back_with_their_checkpoints(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
     """A question that is asked in another way continues from the end of the prompt before."""
-    exact: dict[str, Any] = {"kv_type_k": "f32", "kv_type_v": "f32", "flash_attention": False}
     target = request.getfixturevalue(kind)
-    with opened(target, **exact) as runtime:
+    with opened(target, **EXACT) as runtime:
         read(runtime, asked(STORIES[0], tokens=40))
     again = asked(f"{STORIES[0]} Why?", tokens=12)
-    with opened(target, **exact) as runtime:
+    with opened(target, **EXACT) as runtime:
         text, new = read(runtime, again)
         assert new < 60
         assert text == anew(runtime, again)
@@ -180,7 +180,7 @@ def test_a_conversation_that_rests_is_written_and_one_that_goes_on_is_not(demo_t
         assert len(disk._due) == 1
 
 
-def test_a_disk_that_hangs_holds_up_no_answer(demo_target_q8: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_hangs_holds_up_no_answer(demo_target_f32: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hangs, goes_on = threading.Event(), threading.Event()
 
     def write(*_: object) -> None:
@@ -188,7 +188,7 @@ def test_a_disk_that_hangs_holds_up_no_answer(demo_target_q8: Path, monkeypatch:
         assert goes_on.wait(60)
 
     monkeypatch.setattr(CacheFolder, "write", write)
-    with opened(demo_target_q8, seats=4) as runtime:
+    with opened(demo_target_f32, seats=4, **EXACT) as runtime:
         expected = read(runtime, asked(STORIES[0]))[0]
         runtime.write_resting()
         assert hangs.wait(60)

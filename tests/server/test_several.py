@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncGenerator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ from localspec.server.choices import ChoicesReply, Wanted
 from localspec.server.queue import QueuedRequest
 from localspec.types.drafts import Provenance
 from localspec.types.events import Finished, GenerationEvent, Summary, TextDelta, TextPiece
-from localspec.types.models import ModelOptions
 from localspec.types.request import Message, Request
+from tests.inference.runtimes import in_f32
 from tests.server.running import Served, serving
 from tests.server.test_at_once import SeatedTurning
 from tests.server.test_queue import PROFILE
@@ -175,8 +175,8 @@ def test_thinking_of_one_is_not_that_of_another() -> None:
 def test_each_is_the_answer_that_its_seed_gives_alone(
     demo_target_f32: Path, demo_draft: Path, mode: str
 ) -> None:
-    options = ModelOptions(demo_target_f32, context=1024, threads=1)
-    plan = OpenPlan(options, ModelOptions(demo_draft, context=1024, threads=1), seats=4)
+    options = in_f32(demo_target_f32, 1024)
+    plan = OpenPlan(options, replace(options, path=demo_draft), seats=4)
     body = ASKED | {"n": 4, "max_tokens": 24, "temperature": 0.8, "speculative": {"mode": mode}}
     body["messages"] = [{"role": "user", "content": "Tell me a story of a fox and a bear. " * 8}]
     with serving(lambda: Runtime.open(plan)) as served:
