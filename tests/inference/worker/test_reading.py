@@ -22,7 +22,7 @@ VERY_LONG = greedy(prompt=(Message("user", LONG_STORY * 5),), max_tokens=4)
 
 def test_what_idle_models_have_read_ahead_is_in_the_cache_of_the_next_answer(open_worker: Open) -> None:
     worker = open_worker()
-    asked = greedy(prompt=(Message("user", LONG_STORY[:900]),), max_tokens=4)
+    asked = greedy(prompt=(Message("user", LONG_STORY[:100]),), max_tokens=4)  # two pieces: at most one rest
     worker.read_ahead(asked)
     until(lambda: (so_far := worker.read_so_far()) is not None and so_far.tokens == so_far.total)
     so_far = worker.read_so_far()
