@@ -149,10 +149,10 @@ def test_a_cancelled_answer_ends_with_its_figures() -> None:
     with serving(lambda: TurningModels(steps=steps)) as there:
         models = AttachedModels(Server(there.url))
         events = models.generate(Request("Once upon a time", GREEDY, EngineSettings(mode="off"), 900))
-        found = [event for event, _ in zip(events, range(8), strict=False)]
+        before = [next(events) for _ in range(8)]
         models.cancel()
         steps.release()
-        *_, last = [*found, *events]
+        last = [*before, *events][-1]
         models.cancel()  # of nothing
     assert isinstance(last, Finished)
     assert last.reason == "cancelled"

@@ -248,9 +248,7 @@ def test_early_errors_set_the_status_code(monkeypatch: pytest.MonkeyPatch) -> No
         assert served.post(CHAT, ASKED).status_code == 400
 
 
-def test_a_stream_begins_before_its_turn(
-    steps: threading.Semaphore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_begins_before_its_turn(steps: threading.Semaphore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client hears something long before the first token, and before the pauses of a stream."""
     monkeypatch.setattr(exchange, "BEGIN_S", BEGIN_S)
     monkeypatch.setattr(exchange, "SILENCE_S", 1000.0)
