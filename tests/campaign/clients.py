@@ -18,6 +18,7 @@ from localspec.demo import bundled_pair, prompts
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
 from localspec.types.models import ModelOptions
+from tests.campaign.clock import now_s
 from tests.campaign.log import Log, allowed_s, require
 from tests.campaign.requests import check, impatient, reply, sent
 from tests.campaign.turns import Watch
@@ -131,7 +132,7 @@ def _kill(served: Served) -> None:
 
 
 def _require_idle(served: Served) -> None:
-    ends = time.monotonic() + allowed_s(2.0)
+    ends = now_s() + allowed_s(2.0)
     while served.service.queue.jobs() != ((), ()):
-        require(time.monotonic() < ends, "a request goes on that nobody waits for")
+        require(now_s() < ends, "a request goes on that nobody waits for")
         time.sleep(0.005)

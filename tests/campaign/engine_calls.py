@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -28,6 +27,7 @@ from localspec.inference.worker.client import Worker
 from localspec.types.events import Finished, GenerationEvent, TextDelta
 from localspec.types.models import ModelOptions
 from localspec.types.request import Message, Request
+from tests.campaign.clock import now_s
 from tests.campaign.fake_engine import CODE
 from tests.campaign.log import PROMPT_S, Log, allowed_s, require, thorough
 
@@ -37,9 +37,9 @@ _BATCH = 10
 @contextmanager
 def soon(what: str, within_s: float = PROMPT_S) -> Iterator[None]:
     """Fail where a call has taken too long."""
-    begun = time.monotonic()
+    begun = now_s()
     yield
-    seconds = time.monotonic() - begun
+    seconds = now_s() - begun
     require(seconds < allowed_s(within_s), f"{what} took {seconds:.1f} s")
 
 

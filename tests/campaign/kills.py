@@ -24,6 +24,7 @@ from tests.campaign.log import Log, allowed_s, require
 from tests.models.hub_server import Hub, Repository, serving
 
 LOST_S = 0.5  # what is newer may be lost
+_LONGEST_PAUSE_S = 1.0
 ROOT = Path(__file__).parents[2]
 _HEAD = f"""
 import sys, time
@@ -32,21 +33,26 @@ sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tui")!r}]
 from localspec.chat.store import Store
 folder = Path(sys.argv[1])
 """
-_ANSWERS = """
+_ANSWERS = f"""
 from localspec.types.events import TextDelta
 from tests.chat.talk import options
 from tests.scripted import ScriptedModels, Script
 from localspec.chat.open_chat import OpenChat
+late_s = 0.0  # by which the machine has let this program wait at most
 def slowly():
+    global late_s
     for number in range(10_000):
-        yield f"{number} "
-        time.sleep(0.005 if number % 40 else 1.0)  # now and then the models pause
+        yield str(number) + " "
+        pause_s = 0.005 if number % 40 else {_LONGEST_PAUSE_S}  # now and then the models pause
+        began_s = time.monotonic()
+        time.sleep(pause_s)
+        late_s = max(late_s, time.monotonic() - began_s - pause_s)
 store = Store(folder / "chats.db")
 chat = OpenChat(store, store.new_chat().id)
 chat.ask("Count!")
 for event in chat.answer(ScriptedModels(Script(slowly()), context=10**6), options()):
     if isinstance(event, TextDelta):
-        print(time.monotonic(), event.text, flush=True)
+        print(time.monotonic(), late_s, event.text, flush=True)
 """
 _ADDS = """
 store = Store(folder / "chats.db")
@@ -113,7 +119,12 @@ def killed(process: subprocess.Popen[str], after_s: float) -> tuple[float, list[
 def answer(rng: random.Random, folder: Path) -> None:
     """Kill an answer: what was shown half a second before is on the disk."""
     moment, told = killed(python(_ANSWERS, folder), rng.uniform(0.0, 2.5))
-    shown = "".join(text for at, text in told if at < moment - LOST_S)
+    late_s = max((moment - at - _LONGEST_PAUSE_S for at, _ in told[-1:]), default=0.0)
+    shown = ""
+    for at, what in told:
+        late, _, text = what.partition(" ")
+        if at < moment - LOST_S - 2 * max(0.0, late_s, float(late)):  # the machine was busy
+            shown += text
     with Store(folder / "chats.db", lambda: time.time() + 60) as store:
         (chat,) = store.chats()
         question, *answers = OpenChat(store, chat.id).path

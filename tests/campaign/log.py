@@ -13,6 +13,8 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, settings
 
+from tests.campaign.clock import now_s
+
 PROMPT_S = 2.0  # nothing that a user waits for takes longer
 _OURS = "/tests/campaign/"
 Kind = Callable[[random.Random, Path], None]
@@ -105,13 +107,14 @@ class Log:
         self, number: int, within_s: float | None = None, what: str = "", *, computes: bool = False
     ) -> Iterator[None]:
         """Count a case; whatever it raises is found, and so is one that takes (or computes) too long."""
-        begun = time.process_time() if computes else time.monotonic()
+        clock = time.process_time if computes else now_s
+        begun = clock()
         self.cases += 1
         try:
             yield
         except Exception as error:  # noqa: BLE001 - to find them is what this is for
             self.found.append(f"case {number}: {_told(error)} {what}".rstrip())
-        seconds = (time.process_time() if computes else time.monotonic()) - begun
+        seconds = clock() - begun
         self.slowest_s = max(self.slowest_s, seconds)
         if within_s is not None and seconds > (within_s if computes else allowed_s(within_s)):
             self.found.append(f"case {number}: took {seconds:.1f} s {what}".rstrip())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -11,6 +10,7 @@ from typing import Any
 
 import httpx2
 
+from tests.campaign.clock import now_s
 from tests.campaign.log import require
 
 Json = dict[str, Any]
@@ -155,7 +155,7 @@ class Outcome:
     error: str = ""
     tokens: int | None = None
     left: bool = False
-    began: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=now_s)
     pieces: list[tuple[float, str]] = field(default_factory=list)  # of text, and when they came
 
     @property
@@ -181,7 +181,7 @@ class Outcome:
             return  # a comment, the name of an event, or the last line of a stream
         reply = json.loads(data)
         if piece := spoken.piece(reply):
-            self.pieces.append((time.monotonic(), piece))
+            self.pieces.append((now_s(), piece))
         failed = reply.get("error") or (reply.get("response") or {}).get("error")
         if failed:
             self.error = failed if isinstance(failed, str) else str(failed["message"])
@@ -214,7 +214,7 @@ def ask(url: str, spoken: Spoken, body: Json, leaves_s: float | None = None) -> 
             found.status = reply.status_code
             for line in reply.iter_lines():
                 found.take(spoken, line)
-                if leaves_s is not None and time.monotonic() - found.began > leaves_s:
+                if leaves_s is not None and now_s() - found.began > leaves_s:
                     found.left = True
                     return found
     except httpx2.HTTPError as error:
