@@ -9,9 +9,10 @@ import pytest
 from localspec.app import tools as app_tools
 from localspec.app.tools import clients_kit
 from localspec.storage.config import Config
+from localspec.tools.mcp.toolbox import McpTools
 from tests.server.running import serving
 from tests.server.telling_models import TellingModels
-from tests.tools.mcp.serving import made
+from tests.tools.mcp.serving import limit_calls, made
 
 pytest.importorskip("mcp_types", reason="the extra `mcp` is not installed")
 pytestmark = pytest.mark.slow
@@ -35,11 +36,16 @@ CALL = '<tool_call>\n{"name": "made__echo", "arguments": {"text": "hello"}}\n</t
 def test_whatever_a_server_does(
     behaviour: str, status: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry = made(behaviour, call_seconds=1.5, start_seconds=1.5 if behaviour == "hangs" else 20.0)
+    entry = made(behaviour, start_seconds=1.5 if behaviour == "hangs" else 20.0)
     monkeypatch.setattr(app_tools, "read_servers", lambda _path: {"made": entry})
     kit = clients_kit(Config(), tmp_path, ["made"])
     models = TellingModels(texts=[CALL, "I see."] if status else ["I see."])
     try:
+        if behaviour == "hangs in call":
+            (box,) = kit.boxes.values()
+            assert isinstance(box, McpTools)
+            assert box.tools()
+            limit_calls(box.servers["made"], 0.5)
         with serving(lambda: models, kit=kit) as served:
             asked = {"input": "Hi", "tools": [{"type": "mcp", "server_label": "made"}]}
             listed, *ran, last = served.post("/v1/responses", asked).json()["output"]

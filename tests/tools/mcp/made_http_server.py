@@ -25,6 +25,7 @@ class MadeHttpServer(ThreadingHTTPServer):
         self.forgotten: set[str] = set()
         self.headers: dict[str, str] = {}
         self.cancelled = threading.Event()
+        self.called = threading.Event()
         self.over = threading.Event()
 
     @property
@@ -88,6 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "endless events":
                 self._answer(200, b": x\n" * 50 * 2**20, kind="text/event-stream")
             case "no answer":
+                self.server.called.set()
                 self.server.over.wait(60)
             case "text":
                 self._answer(200, b"<html>hello</html>", kind="text/html")

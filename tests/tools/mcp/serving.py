@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 from localspec.tools.mcp.entries import ServerEntry
+from localspec.tools.mcp.server import McpServer
 from localspec.tools.mcp.toolbox import McpTools
 from localspec.tools.tool import ToolOutput
 
@@ -30,3 +32,8 @@ def toolbox(entry: ServerEntry, folder: Path = Path(), **others: ServerEntry) ->
 
 def call(tools: McpTools, name: str = "made__echo", stop: Event = NEVER, **arguments: object) -> ToolOutput:
     return tools.run(name, arguments, stop)
+
+
+def limit_calls(server: McpServer, seconds: float) -> None:
+    """Limit what is asked from now on; what was asked before, as the list of tools, had its time."""
+    server.entry = replace(server.entry, call_seconds=seconds)

@@ -11,8 +11,8 @@ from localspec.errors import UserError
 from localspec.tools.mcp.entries import ServerEntry
 from localspec.tools.mcp.toolbox import McpTools
 from tests.tools.mcp.made_http_server import serving
-from tests.tools.mcp.serving import call, toolbox
-from tests.waiting import until
+from tests.tools.mcp.serving import call, limit_calls, toolbox
+from tests.waiting import once, until
 
 pytest.importorskip("mcp_types", reason="the extra `mcp` is not installed")
 pytestmark = pytest.mark.slow
@@ -78,9 +78,11 @@ def test_an_address_where_nothing_listens_is_one_line() -> None:
     ],
 )
 def test_an_answer_that_is_none_is_one_line_and_the_next_call_works(behaviour: str, problem: str) -> None:
-    seconds = 2.0 if "answer within" in problem else 20.0
-    with serving(behaviour) as server, toolbox(ServerEntry(url=server.url, call_seconds=seconds)) as tools:
+    with serving(behaviour) as server, toolbox(ServerEntry(url=server.url, call_seconds=20.0)) as tools:
+        assert tools.tools()
+        limit_calls(tools.servers["made"], 2.0 if "answer within" in problem else 20.0)
         assert complaint(tools) == f"the MCP server `made` {problem}"
+        limit_calls(tools.servers["made"], 20.0)
         server.behaviour = "good"
         assert call(tools, text="hi").text == "hi"
 
@@ -100,7 +102,7 @@ def test_stop_ends_a_call_at_once_and_tells_the_server() -> None:
     stop = threading.Event()
     with serving("no answer") as server, toolbox(ServerEntry(url=server.url)) as tools:
         tools.tools()
-        threading.Timer(0.2, stop.set).start()
-        output = call(tools, stop=stop)
+        with once(server.called.is_set, stop.set):
+            output = call(tools, stop=stop)
         assert (output.text, output.is_error) == ("the call was stopped", True)
         until(server.cancelled.is_set)
