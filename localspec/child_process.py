@@ -40,12 +40,13 @@ else:
 class Limits:
     """Limits of a child until its next message: seconds, bytes of memory, bytes of the message.
 
-    None is no limit.
+    None is no limit. Unlike seconds that pass, other programs use up no seconds that it computes.
     """
 
     seconds: float | None = None
     memory: int | None = None
     length: int | None = None
+    computed_seconds: float | None = None
 
 
 NONE = Limits()
@@ -64,7 +65,7 @@ class ChildEndedError(Exception):
 class ChildOverLimitError(Exception):
     """A child took more than one of its limits, and was ended."""
 
-    def __init__(self, limit: Literal["seconds", "memory"]) -> None:
+    def __init__(self, limit: Literal["seconds", "memory", "computed_seconds"]) -> None:
         super().__init__(limit)
         self.limit = limit
 
@@ -246,9 +247,10 @@ def _watched(process: subprocess.Popen[bytes], limits: Limits) -> Iterator[None]
     over = threading.Event()
     excess = list[ChildOverLimitError]()
     ends = inf if limits.seconds is None else time.monotonic() + limits.seconds
+    most_s = inf if limits.computed_seconds is None else _computed_s(process) + limits.computed_seconds
 
     def pause_s() -> float | None:
-        if limits.memory is not None:
+        if limits.memory is not None or limits.computed_seconds is not None:
             return _LOOK_S
         return None if limits.seconds is None else max(ends - time.monotonic(), 0)
 
@@ -256,6 +258,8 @@ def _watched(process: subprocess.Popen[bytes], limits: Limits) -> Iterator[None]
         while not over.wait(pause_s()):
             if time.monotonic() >= ends:
                 excess.append(ChildOverLimitError("seconds"))
+            elif limits.computed_seconds is not None and _computed_s(process) >= most_s:
+                excess.append(ChildOverLimitError("computed_seconds"))
             elif limits.memory is not None and _resident(process) > limits.memory:
                 excess.append(ChildOverLimitError("memory"))
             if excess:
@@ -280,6 +284,16 @@ def _resident(process: subprocess.Popen[bytes]) -> int:
         resident: int = psutil.Process(process.pid).memory_info().rss
         return resident
     return 0
+
+
+def _computed_s(process: subprocess.Popen[bytes]) -> float:
+    import psutil  # which the process itself has no use for
+
+    with suppress(psutil.Error):
+        times = psutil.Process(process.pid).cpu_times()
+        computed_s: float = times.user + times.system
+        return computed_s
+    return 0.0
 
 
 def printed_before(stream: IO[bytes]) -> Iterator[bytes]:

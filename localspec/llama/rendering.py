@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from localspec.types.request import Message
 
 _CODE = "from localspec.llama.rendering import main; main()"
-_START_S = 10.0
+_START_S = 60.0  # while other programs may have the processors
 _GRACE_S = 1.0
 _TEXT, _REFUSAL, _MISTAKE = range(3)
 _LONGEST_COMPLAINT = 500  # characters
@@ -41,7 +41,8 @@ _OTHER = "give another with --chat-template-file, or choose another file of the 
 
 # What any template may take, and more for each character of the conversation, of which a turn counts 1,000.
 _TURN = 1000
-_SECONDS = 2.0
+_SECONDS = 2.0  # that it computes
+_PATIENCE = 10  # times as long may pass where other programs have the processors
 _SECONDS_EACH = 2e-7
 _MEMORY = 256 * 2**20
 _MEMORY_EACH = 32
@@ -87,9 +88,9 @@ class Renderer:
         """Return the child's reply to values of `length` characters, or to None: its variables."""
         seconds = _SECONDS + size * _SECONDS_EACH
         length = _LENGTH + size * _LENGTH_EACH
-        limits = Limits(seconds, _MEMORY + size * _MEMORY_EACH, length)
+        limits = Limits(_PATIENCE * seconds, _MEMORY + size * _MEMORY_EACH, length, seconds)
         with self._lock:
-            kind, text = self._ask((source, values, seconds, length), limits)
+            kind, text = self._ask((source, values, limits.seconds, length), limits)
         if kind == _REFUSAL:
             raise UserError(
                 f"the model's chat template refuses the conversation: {text}",
@@ -110,7 +111,7 @@ class Renderer:
     def _ask(self, order: object, limits: Limits) -> tuple[int, str]:
         child = self._started()
         try:
-            child.greet(replace(limits, seconds=_START_S))
+            child.greet(replace(limits, seconds=_START_S, computed_seconds=None))
             return child.ask(order, limits)
         except ChildEndedError as ended:
             raise _failure(f"ends its process ({ended.how})") from None
@@ -150,6 +151,8 @@ def _failure(what: str) -> ModelFileError:
 
 
 def _excess(over: ChildOverLimitError, limits: Limits) -> str:
+    if over.limit == "computed_seconds":
+        return f"takes longer than {units.duration(limits.computed_seconds or 0)}"
     if over.limit == "seconds":
         return f"takes longer than {units.duration(limits.seconds or 0)}"
     return f"takes more than {units.memory(limits.memory or 0)} of memory"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -15,6 +16,7 @@ from localspec.llama import rendering
 from localspec.llama.rendering import Renderer
 from localspec.types.request import Message
 from tests.inference.worker.processes import ends, start_script
+from tests.waiting import once
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -132,10 +134,24 @@ def test_a_process_that_has_ended_is_started_again(renderer: Renderer) -> None:
 
 
 def test_a_process_that_ends_meanwhile_is_reported(renderer: Renderer) -> None:
-    kill = threading.Timer(0.1, os.kill, (renderer._started().pid, signal.SIGKILL))
-    kill.start()
-    assert "ends its process (SIGKILL)" in complaint(renderer, LOOPS)
-    kill.join()
+    child = psutil.Process(renderer._started().pid)
+    rest_s = child.cpu_times().user + 0.1
+    with once(lambda: child.cpu_times().user > rest_s, child.kill):  # it is at work
+        assert "ends its process (SIGKILL)" in complaint(renderer, LOOPS)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="no signal stops a process there")
+def test_time_in_which_other_programs_have_the_processors_does_not_count(
+    renderer: Renderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendering, "_SECONDS", 1.0)
+    pid = renderer._started().pid
+    os.kill(pid, signal.SIGSTOP)
+    goes_on = threading.Timer(1.2, os.kill, (pid, signal.SIGCONT))
+    goes_on.start()
+    assert renderer.render("{{ messages[0].content }}", {}, HI) == "hi"
+    goes_on.join()
 
 
 def test_any_thread_may_ask(renderer: Renderer) -> None:
