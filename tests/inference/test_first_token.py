@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -17,6 +16,7 @@ from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference import contexts
 from localspec.inference.runtime import Runtime
 from localspec.inference.worker.client import Worker
+from localspec.inference.worker.wire import LogLine, Measuring, Reply
 from localspec.types.events import RoundDone, TextDelta
 from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings
@@ -198,16 +198,25 @@ def test_a_confidence_that_was_asked_for_needs_no_costs() -> None:
 
 
 @pytest.mark.slow
-def test_the_process_of_the_models_measures_while_nobody_asks(demo_target: Path, demo_draft: Path) -> None:
+def test_the_process_of_the_models_measures_while_nobody_asks(
+    demo_target: Path, demo_draft: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = ModelOptions(demo_target, context=256, threads=1)
     with Worker.open(OpenPlan(options, replace(options, path=demo_draft), max_fan_out=4)) as worker:
+        measured = threading.Event()
+        deliver = worker._process._deliver
+
+        def watched(reply: Reply | LogLine) -> None:
+            deliver(reply)
+            if isinstance(reply, Measuring) and not reply.is_under_way:
+                measured.set()
+
+        monkeypatch.setattr(worker._process, "_deliver", watched)
         request = replace(greedy(EngineSettings(mode="sd"), max_tokens=5), steps_down=True)
         first = [event for event in worker.generate(request) if isinstance(event, TextDelta)]
         assert "until the speed" in worker.known_settings()[1]
         again = [event for event in worker.generate(request) if isinstance(event, TextDelta)]
         assert again == first
-        never = threading.Event()
-        ends = time.monotonic() + WAIT_S
         while "measured costs" not in worker.known_settings()[1]:
-            assert time.monotonic() < ends
-            never.wait(2.0)  # in peace: a question would end the measurement
+            assert measured.wait(WAIT_S)  # in peace: a question would end the measurement
+            measured.clear()

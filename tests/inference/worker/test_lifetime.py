@@ -172,12 +172,12 @@ def test_a_process_that_does_not_listen_is_ended_by_force(open_worker: Open) -> 
 def test_close_does_not_block_on_a_stopped_process(
     open_worker: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "_ASIDE_S", 0.1)
-    monkeypatch.setattr(client, "_LEAVING_S", 0.1)
     worker = open_worker()
     events = worker.generate(ENDLESS)
     next(events)
     os.kill(worker.pid, signal.SIGSTOP)
+    monkeypatch.setattr(client, "_ASIDE_S", 0.1)
+    monkeypatch.setattr(client, "_LEAVING_S", 0.1)
     with pytest.raises(EngineError, match="not responding"):
         worker.count_tokens((Message("user", "more than a pipe holds " * 2**16),))
     worker.cancel()
