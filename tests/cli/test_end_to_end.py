@@ -79,7 +79,7 @@ def test_bad_input(
 @pytest.mark.parametrize("mode", ["off", "ssd"])
 def test_ctrl_c_stops_an_answer(mode: str, demo_target: Path, demo_draft: Path) -> None:
     # counting continues until the context is full
-    flags = ["--no-chat", "1 2 3 4 5 6 7 8", "--temp", "0", "-c", "4096", "--ignore-circles", "--mode", mode]
+    flags = ["--no-chat", "1 2 3 4 5 6 7 8", "--temp", "0", "-c", "16384", "--ignore-circles", "--mode", mode]
     pair = ["-m", str(demo_target), "-md", str(demo_draft)]
     command = [sys.executable, "-m", "localspec", "run", *flags, *pair]
     with subprocess.Popen(

@@ -15,6 +15,7 @@ from localspec.storage.config import Config
 from localspec_tui.widgets.transcript.message import DisplayOptions, MessageView, prepare
 from localspec_tui.widgets.transcript.transcript import MoreHint, MoreLine, Transcript
 from tests.scripted import Script
+from tests.tui import settled
 from tests.tui.desktop import desktop
 from tests.tui.transcripts import Host, chat, said, selected, shown, until
 
@@ -75,7 +76,7 @@ async def test_scrolling_up_brings_earlier_messages_and_keeps_the_text_in_place(
             seen.append(min(int(row.split()[-1]) for row in host.rows() if "message number" in row))
             if mounted(host.transcript)[0] < first:
                 break
-        assert mounted(host.transcript)[0] < first
+        assert await settled.until(pilot, lambda: mounted(host.transcript)[0] < first)
         assert seen == sorted(seen, reverse=True)
         assert all(before - after < 12 for before, after in pairwise(seen))
 
@@ -127,11 +128,7 @@ async def test_line_at_the_top_counts_earlier_messages_and_downloads_them_on_a_c
         earlier = host.transcript.query(MoreLine).first()
         assert f"{first - 1} earlier messages" in str(earlier.render())
         earlier.post_message(Click(earlier, 0, 0, 0, 0, 1, shift=False, meta=False, ctrl=False))
-        for _ in range(50):
-            await pilot.pause()
-            if mounted(host.transcript)[0] < first:
-                break
-        assert mounted(host.transcript)[0] < first
+        assert await settled.until(pilot, lambda: mounted(host.transcript)[0] < first)
 
 
 @pytest.mark.slow
@@ -147,12 +144,12 @@ async def test_search_hit_opens_around_its_message_and_marks_it() -> None:
             view.item.message.id for view in host.transcript.query(MessageView) if view.has_class("-found")
         ]
         assert marked == [400]
-        for _ in range(20):
+
+        def goes_down() -> bool:
             host.transcript.action_page_down()
-            await pilot.pause()
-            if "message number 415" in host.text():
-                break
-        assert "message number 415" in host.text()
+            return "message number 415" in host.text()
+
+        assert await settled.until(pilot, goes_down)
         assert not host.transcript.following
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import ClassVar
@@ -14,6 +12,7 @@ from textual.pilot import Pilot
 from localspec.chat.messages import Attachment, BranchMessage, Role, Span, State, StoredMessage
 from localspec_tui.widgets.transcript.message import ActionAsked, MessageView
 from localspec_tui.widgets.transcript.transcript import Transcript
+from tests.tui import settled
 from tests.tui.styled import STYLES
 
 
@@ -95,9 +94,5 @@ async def until(pilot: Pilot[None], words: str | Iterable[str]) -> None:
     host = pilot.app
     assert isinstance(host, Host)
     wanted = [words] if isinstance(words, str) else list(words)
-    for _ in range(60):
-        await pilot.pause()
-        if all(re.search(re.escape(word), host.text()) for word in wanted):
-            return
-        await asyncio.sleep(0.005)  # messages are prepared in a thread, which needs the CPU, too
-    raise AssertionError(f"{wanted} never came:\n{host.text()}")
+    if not await settled.until(pilot, lambda: all(word in host.text() for word in wanted)):
+        raise AssertionError(f"{wanted} never came:\n{host.text()}")
