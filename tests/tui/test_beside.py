@@ -134,8 +134,7 @@ async def test_chat_of_the_list_opens_beside_and_never_twice(tmp_path: Path) -> 
         await desk.press("ctrl+b", "ctrl+b", "down", "b", *"here")
         await desk.until(lambda: [texts(pane)[:1] for pane in panes(desk)] == [["second"], ["first"]])
         await desk.until(lambda: prompts(desk) == ["", "here"])
-        assert "▌ first" in desk.screen_text()
-        assert "▏ second" in desk.screen_text()
+        await desk.shows("▌ first", "▏ second")
         await desk.press("ctrl+b", "ctrl+b", "up", "enter", *"there")
         await desk.until(lambda: prompts(desk) == ["there", "here"])
         assert [texts(pane)[:1] for pane in panes(desk)] == [["second"], ["first"]]

@@ -421,7 +421,7 @@ async def test_figures_belong_to_the_chat_that_is_open(tmp_path: Path) -> None:
         await desk.until(lambda: desk.texts == [])
         await desk.until(lambda: "tokens/s" not in desk.status())
         await desk.chat.pane.open_chat(first)
-        assert "tokens/s" in desk.status()
+        await desk.until(lambda: "tokens/s" in desk.status())
 
 
 @pytest.mark.slow
@@ -518,6 +518,6 @@ async def test_why_a_command_was_refused_is_reported_until_it_is_another(tmp_pat
         await desk.enter("/hlep")
         await desk.until(lambda: desk.store.chat(desk.chat.session.chat.info.id).draft == "/hlep")
         await settled(desk.pilot)
-        assert "did you mean `/help`" in desk.screen_text()
+        await desk.shows("did you mean `/help`")
         desk.composer.text = "help"
         await desk.until(lambda: "did you mean" not in desk.screen_text())

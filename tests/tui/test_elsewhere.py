@@ -60,12 +60,12 @@ async def test_answer_goes_on_is_marked_and_told_until_its_chat_is_opened(tmp_pa
         boats = await asked(desk, "about boats", gate)
         await desk.until(lambda: "… writing" in row(desk, "about boats"))
         await left(desk)
-        assert "the answer in “about boats” goes on" in desk.status()
-        assert "the beginning" not in desk.screen_text()
+        await desk.until(lambda: "the answer in “about boats” goes on" in desk.status())
+        await desk.until(lambda: "the beginning" not in desk.screen_text())
         await desk.until(lambda: "… writing" in row(desk, "about boats"))
         gate.open()
         await desk.until(lambda: "● answered" in row(desk, "about boats"))
-        assert notices(desk) == ["“about boats” is answered"]
+        await desk.until(lambda: notices(desk) == ["“about boats” is answered"])
         await desk.chat.pane.open_chat(boats)
         await desk.shows("the beginning the end")
         await desk.until(lambda: notices(desk) == [])
@@ -114,8 +114,7 @@ async def test_who_comes_back_sees_the_text_so_far_once_and_its_figures(tmp_path
         assert desk.chat.pane.answering
         await desk.shows("Esc stops")
         await desk.until(lambda: "tokens/s" in desk.status())
-        text = " ".join(desk.screen_text().split())
-        assert (text.count("alpha"), text.count("beta")) == (30, 30)
+        await desk.until(lambda: [desk.screen_text().count(word) for word in ("alpha", "beta")] == [30, 30])
         assert "answer in progress" in str(desk.chat.query_one(Timeline).border_title)
         second.open()
         await desk.until(last.reached.is_set)
@@ -124,7 +123,7 @@ async def test_who_comes_back_sees_the_text_so_far_once_and_its_figures(tmp_path
         await desk.until(lambda: not busy(desk))
         await settled(desk.pilot)
         assert desk.texts[-1] == "alpha " * 30 + "beta " * 30 + "gamma"
-        assert " ".join(desk.screen_text().split()).count("alpha") == 30
+        await desk.until(lambda: desk.screen_text().count("alpha") == 30)
         assert notices(desk) == []
 
 
@@ -243,7 +242,8 @@ async def test_death_of_the_models_is_told_for_every_chat_and_they_open_again(tm
         await desk.until(lambda: not busy(desk) and len(desk.opened) == 2)
         await desk.until(lambda: desk.loader.ready is not None)
         await desk.shows("signal 9; the text so far is saved")
-        assert notices(desk) == ["“about boats” is not answered: signal 9; the text so far is saved"]
+        said = ["“about boats” is not answered: signal 9; the text so far is saved"]
+        await desk.until(lambda: notices(desk) == said)
         await desk.until(lambda: "! failed" in row(desk, "about boats"))
         assert [desk.store.messages(chat)[-1].content for chat in (boats, boats + 1)] == ["boats ", "planes "]
         await desk.chat.pane.open_chat(boats)
@@ -267,7 +267,7 @@ async def test_quitting_while_two_are_written_keeps_both(
         def states() -> set[str]:
             return {desk.store.messages(chat)[-1].state for chat in (boats, planes)}
 
-        await asyncio.to_thread(until, lambda: states() == {"stopped"}, 5)
+        await asyncio.to_thread(until, lambda: states() == {"stopped"})
     with Store(tmp_path / "chats.db") as store:
         last = {chat: store.messages(chat)[-1] for chat in (boats, planes)}
         assert [message.content for message in last.values()] == ["boats ", "planes "]
@@ -379,4 +379,4 @@ async def test_many_answers_leave_threads_for_all_the_rest(
         assert len(desk.chat.answers.being_answered()) == 6
         gate.open()
         await desk.until(lambda: not busy(desk))
-        assert len(notices(desk)) == 6
+        await desk.until(lambda: len(notices(desk)) == 6)

@@ -385,7 +385,7 @@ async def test_context_is_estimated_where_no_answer_reports_what_it_takes(tmp_pa
         answer = desk.path[-1]
         desk.chat.session.chat.edit(answer.id, "words " * 100)
         await desk.chat.pane.show()
-        assert " context ~1" in desk.status()
+        await desk.until(lambda: " context ~1" in desk.status())
         assert "tokens/s" not in desk.status()
         await desk.enter("another")
         await desk.until(lambda: len(desk.opened) == 2 and not desk.chat.pane.working)
