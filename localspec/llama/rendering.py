@@ -42,7 +42,7 @@ _OTHER = "give another with --chat-template-file, or choose another file of the 
 # What any template may take, and more for each character of the conversation, of which a turn counts 1,000.
 _TURN = 1000
 _SECONDS = 2.0  # that it computes
-_PATIENCE = 10  # times as long may pass where other programs have the processors
+_PATIENCE = 60  # times as long may pass, where other programs have the processors: it waits for nothing else
 _SECONDS_EACH = 2e-7
 _MEMORY = 256 * 2**20
 _MEMORY_EACH = 32

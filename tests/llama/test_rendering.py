@@ -145,6 +145,7 @@ def test_a_process_that_ends_meanwhile_is_reported(renderer: Renderer) -> None:
 def test_time_in_which_other_programs_have_the_processors_does_not_count(
     renderer: Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert renderer.render("{{ messages[0].content }}", {}, HI) == "hi"  # it has started
     monkeypatch.setattr(rendering, "_SECONDS", 1.0)
     pid = renderer._started().pid
     os.kill(pid, signal.SIGSTOP)
