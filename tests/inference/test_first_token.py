@@ -16,7 +16,7 @@ from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference import contexts
 from localspec.inference.runtime import Runtime
 from localspec.inference.worker.client import Worker
-from localspec.inference.worker.wire import LogLine, Measuring, Reply
+from localspec.inference.worker.wire import Measuring, Told
 from localspec.types.events import RoundDone, TextDelta
 from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings
@@ -206,7 +206,7 @@ def test_the_process_of_the_models_measures_while_nobody_asks(
         measured = threading.Event()
         deliver = worker._process._deliver
 
-        def watched(reply: Reply | LogLine) -> None:
+        def watched(reply: Told) -> None:
             deliver(reply)
             if isinstance(reply, Measuring) and not reply.is_under_way:
                 measured.set()
