@@ -22,6 +22,8 @@ Scalar = bool | int | float | str
 
 TOKENS = "tokenizer.ggml.tokens"
 _ALIGNMENT = "general.alignment"
+_HEADS = ("cls.weight", "cls.output.weight")  # of models that rank or classify
+_RANKED = 4  # the type of pooling, which some files leave out
 _LARGEST = 2**32  # llama.cpp reads what a model consists of into 32 bits
 _LONGEST_NAME = 200
 _MAX_ELEMENTS = 2**63  # of a tensor, as in ggml
@@ -609,6 +611,12 @@ def is_embedding_model(header: Header) -> bool:
     return header.architecture in facts()["encoders"] or pooled or not causal
 
 
+def is_reranker(header: Header) -> bool:
+    """Return whether a model scores how well a document answers a query, and writes no text."""
+    has_head = any(tensor.name in _HEADS for tensor in header.tensors)
+    return has_head and header.integer("{arch}.pooling_type", _RANKED) == _RANKED
+
+
 def check_model_file(path: Path, *, head: bool = False) -> Header:
     """Read the header of a model that can chat, with the totals of its parts; else raise `ModelFileError`.
 
@@ -629,6 +637,10 @@ def _check_kind(header: Header) -> None:
         raise ModelFileError(f"{path} does not name its architecture", "download the file again")
     if what := facts()["not_chat"].get(architecture):
         raise ModelFileError(f"{path} is {what}", "choose a chat model")
+    if is_reranker(header):
+        raise ModelFileError(
+            f"{path} is a reranking model ({architecture}): it writes no text", "choose a chat model"
+        )
     if is_embedding_model(header):
         raise ModelFileError(
             f"{path} is an embedding model ({architecture}): it writes no text", "choose a chat model"

@@ -1,29 +1,38 @@
 """Runs llama-server's own tests against `localspec serve`, and prints what passed, failed and is not claimed.
 
     python tests/llama_server_tests.py FOLDER [--model FILE] [--model-draft FILE] [--embeddings FILE]
+                                              [--rerank FILE]
 
 FOLDER is `tools/server/tests` of llama.cpp, b11312. Their tests start a program with llama-server's flags:
 this file, which starts `localspec serve` instead. It ends with NOT_CLAIMED for a flag that LocalSpec does not
 have; such tests, and those that are listed below, are not claimed. `--model` replaces the models of the Hub:
-the tests that expect a text of those fail then. Tests of drafts and embeddings need such models. Slow tests,
-which download large models, are left out, as they do themselves.
+the tests that expect a text of those fail then. Tests of drafts, embeddings and reranking need such models.
+Those of the router get a cache of the Hub in which its models are copies of `--model`, or of the bundled one;
+this file also waits as llama-server does for them. Slow tests, which download large models, are left out, as
+they do themselves.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
+from unittest.mock import patch
 from xml.etree import ElementTree as ET
 
 import pytest
+
+from localspec.demo import bundled_pair
 
 NOT_CLAIMED = 77
 _LONGEST_REASON = 300  # characters
@@ -31,12 +40,18 @@ ROOT = Path(__file__).resolve().parent.parent
 _OWN_MODEL = "LOCALSPEC_TESTS_MODEL"
 _OWN_DRAFT = "LOCALSPEC_TESTS_DRAFT"
 _OWN_EMBEDDINGS = "LOCALSPEC_TESTS_EMBEDDINGS"
+_OWN_RERANKER = "LOCALSPEC_TESTS_RERANK"
+_WAITS = "LLAMA_SERVER_DEBUG_FAKE_TIMING"  # two seconds before a model is opened, and before it answers
+_WAIT_S = 2
+_COMMIT = 40 * "0"
+_ON_THE_HUB = {
+    "ggml-org/tinygemma3-GGUF": "tinygemma3-Q8_0.gguf",
+    "ggml-org/test-model-stories260K": "stories260K-f32.gguf",
+    "ggml-org/test-model-stories260K-infill": "stories260K-infill-f32.gguf",
+}
 _OTHER_JOBS = {
-    "test_rerank.py": "reranking",
     "test_lora.py": "LoRA adapters",
     "test_vision_api.py": "images",
-    "test_router.py": "a router of the Hub's models",
-    "test_stream.py": "a router of the Hub's models",
     "test_proxy.py": "a proxy for the page",
     "test_mcp_servers.py": "MCP servers",
     "test_tools_builtin.py": "tools of the server",
@@ -46,6 +61,7 @@ _OTHER_JOBS = {
 _OTHERWISE = {
     "test_metrics_disabled": "/metrics is always there",
     "test_server_slots": "/slots is always there",
+    "test_router_remote_preset": "presets of the Hub",
     "test_server_models": "the models for clients are profiles",
     "test_server_model_aliases_and_tags": "the models for clients are profiles",
 }
@@ -62,7 +78,6 @@ _ALIKE = {
     "--ubatch-size": "-ub",
     "--threads": "-t",
     "--n-gpu-layers": "-ngl",
-    "--parallel": "-np",
     "--n-predict": "-n",
     "--cache-ram": "-cram",
     "--api-key": "--api-key",
@@ -72,41 +87,74 @@ _ALIKE = {
     "-ctk": "-ctk",
     "-ctv": "-ctv",
     "-fa": "-fa",
+    "--models-dir": "--models-dir",
+    "--models-max": "--models-max",
+    "--models-preset": "--models-preset",
 }
-_WITHOUT_VALUE = {"--swa-full": "--swa-full", "--verbose": "-v"}
-_ALWAYS_SO = ("--offline", "--cont-batching", "--metrics", "--slots", "--kv-unified", "--jinja", "--no-jinja")
+_WITHOUT_VALUE = {
+    "--swa-full": "--swa-full",
+    "--verbose": "-v",
+    "--no-models-autoload": "--no-models-autoload",
+}
+_ENCODERS = {
+    "--embedding": ("--embeddings", _OWN_EMBEDDINGS),
+    "--reranking": ("--rerank", _OWN_RERANKER),
+}
+_ALWAYS_SO = (
+    "--offline",
+    "--cont-batching",
+    "--metrics",
+    "--slots",
+    "--kv-unified",
+    "--jinja",
+    "--no-jinja",
+    "--no-slots",
+)
 _NO_MATTER = ("--alias", "--spec-draft-n-min")  # with their value
 
 
 def flags_for(given: Sequence[str]) -> list[str] | None:
     """Return the flags of `localspec serve` for those of llama-server; None if one is not offered."""
-    flags, left, slots, context = list[str](), iter(given), 1, 0
+    flags = list[str]()
+    left = iter(given)
+    slots = 1
+    context = 0
     for flag in left:
         if flag in _WITHOUT_VALUE:
             flags.append(_WITHOUT_VALUE[flag])
-        elif flag in _ALWAYS_SO or flag == "--no-slots":
-            continue
         elif flag in _NO_MATTER:
             next(left)
-        elif flag == "--reasoning":
-            flags += ["--reasoning-budget", "0"] if next(left) == "off" else []
-        elif flag == "--sleep-idle-seconds":
-            flags += ["--idle", f"{next(left)}s"]
-        elif flag == "--pooling" and next(left) != "none":
-            continue  # it is the model's own
+        elif flag == "--parallel":
+            slots = int(next(left))
+            flags += ["-np", str(slots)]
         elif flag == "--ctx-size":
             context = int(next(left))
-        elif flag in _ALIKE:
-            value = next(left)
-            slots = int(value) if flag == "--parallel" else slots
-            if flag == "--host" and "," in value:
+        elif flag not in _ALWAYS_SO:
+            known = _with_value(flag, next(left, ""))
+            if known is None:
                 return None
-            flags += [_ALIKE[flag], value]
-        else:
-            return None
+            flags += known
     if context:
         flags += ["-c", str(context // slots)]  # llama-server divides it among its slots
-    return flags
+    return [*flags, "--models"] if is_router(flags) else flags
+
+
+def _with_value(flag: str, value: str) -> list[str] | None:
+    """Return the flags of `localspec serve` for one with a value; None if it is not offered."""
+    if flag == "--reasoning":
+        return ["--reasoning-budget", "0"] if value == "off" else []
+    if flag == "--sleep-idle-seconds":
+        return ["--idle", f"{value}s"]
+    if flag == "--pooling" and value != "none":
+        return []  # it is the model's own
+    if flag not in _ALIKE or (flag == "--host" and "," in value):
+        return None
+    return [_ALIKE[flag], value]
+
+
+def is_router(flags: Sequence[str]) -> bool:
+    """Return whether flags name no model, so that requests do."""
+    return not {"-m", "-hf"} & {*flags}
 
 
 def with_model(flags: Sequence[str], model: str) -> list[str]:
@@ -122,16 +170,53 @@ def with_model(flags: Sequence[str], model: str) -> list[str]:
 
 def launch(given: Sequence[str]) -> NoReturn:
     """Become `localspec serve` in place of llama-server, or end if that is not claimed."""
-    embeds = "--embedding" in given
-    vectors = os.environ.get(_OWN_EMBEDDINGS)
-    flags = flags_for([flag for flag in given if flag != "--embedding"])
-    if flags is None or (embeds and not vectors):
+    flags = flags_for([flag for flag in given if flag not in _ENCODERS])
+    if flags is None:
         sys.exit(NOT_CLAIMED)
-    if model := os.environ.get(_OWN_MODEL):
+    if (model := os.environ.get(_OWN_MODEL)) and not is_router(flags):
         flags = with_model(flags, model)
-    if embeds and vectors:
-        flags += ["--embeddings", vectors]
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "localspec", "serve", *flags])
+    for asked, (flag, variable) in _ENCODERS.items():
+        if asked in given:
+            file = os.environ.get(variable) or sys.exit(NOT_CLAIMED)
+            flags += [flag, file]
+    program = ["-P", "-m", "localspec"]
+    if "--models" in flags and _WAITS in os.environ:
+        program = [__file__, "--waiting"]
+    os.execv(sys.executable, [sys.executable, *program, "serve", *flags])
+
+
+def serve_waiting(arguments: Sequence[str]) -> int:
+    """Serve as `localspec` does, but wait before a model is opened and before it answers."""
+    from localspec.cli.main import main as localspec
+    from localspec.server import served
+
+    opens = served._opened
+    use = served.ServedModels.use
+
+    def opened(
+        model: served.ServedModel, prepared: served.PreparedModel, on_progress: served.OnProgress
+    ) -> served.OpenedModel:
+        time.sleep(_WAIT_S)
+        return opens(model, prepared, on_progress)
+
+    async def used(models: served.ServedModels, model: served.ServedModel) -> served.OpenedModel:
+        found = await use(models, model)
+        await asyncio.sleep(_WAIT_S)
+        return found
+
+    with patch.object(served, "_opened", opened), patch.object(served.ServedModels, "use", used):
+        return localspec(arguments)
+
+
+def fill_cache(folder: Path, model: Path) -> None:
+    """Fill a cache of the Hub with copies of a model under the names of others."""
+    for repository, file in _ON_THE_HUB.items():
+        place = folder / f"models--{repository.replace('/', '--')}"
+        for name in ("blobs", "refs", f"snapshots/{_COMMIT}"):
+            (place / name).mkdir(parents=True)
+        (place / "refs/main").write_text(_COMMIT, "utf-8")
+        shutil.copy(model, place / "blobs" / file)
+        (place / f"snapshots/{_COMMIT}" / file).symlink_to(f"../../blobs/{file}")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -141,6 +226,7 @@ def pytest_load_initial_conftests() -> None:
     sys.path.insert(0, str(Path.cwd()))
     import utils  # type: ignore[import-not-found]
 
+    Path(utils.TMP_DIR).mkdir(exist_ok=True)  # of files that tests write
     utils.ServerPreset.load_all = staticmethod(lambda: None)
     utils.download_file = _own_draft
 
@@ -206,6 +292,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path, help="GGUF file in place of the Hub's models")
     parser.add_argument("--model-draft", type=Path, help="GGUF file in place of the Hub's draft models")
     parser.add_argument("--embeddings", type=Path, help="GGUF file of an embedding model")
+    parser.add_argument("--rerank", type=Path, help="GGUF file of a model for reranking")
     parser.add_argument("--reasons", action="store_true", help="say why tests failed or are not claimed")
     parser.add_argument("--only", default="", help="run only tests whose name matches, as in pytest -k")
     args = parser.parse_args()
@@ -213,9 +300,12 @@ def main() -> int:
         launcher, report = Path(folder, "llama-server"), Path(folder, "report.xml")
         launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{__file__}" --launch "$@"\n', "utf-8")
         launcher.chmod(0o700)
+        fill_cache(Path(folder, "hub"), args.model or bundled_pair()[0])
         path = os.pathsep.join(map(str, (ROOT / "tests", ROOT, ROOT / "tui")))
         environment = os.environ | {"PYTHONPATH": path, "LLAMA_SERVER_BIN_PATH": str(launcher)}
+        environment["LLAMA_CACHE"] = str(Path(folder, "hub"))
         given = {_OWN_MODEL: args.model, _OWN_DRAFT: args.model_draft, _OWN_EMBEDDINGS: args.embeddings}
+        given[_OWN_RERANKER] = args.rerank
         environment |= {name: str(file.resolve()) for name, file in given.items() if file is not None}
         command = [sys.executable, "-m", "pytest", "-q", "-p", Path(__file__).stem, f"--junitxml={report}"]
         command += ["-p", "no:cacheprovider", "--timeout=120", "--tb=line", "-m", "not slow"]
@@ -233,4 +323,6 @@ def main() -> int:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--launch"]:
         launch(sys.argv[2:])
+    if sys.argv[1:2] == ["--waiting"]:
+        sys.exit(serve_waiting(sys.argv[2:]))
     sys.exit(main())

@@ -7,17 +7,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from localspec import smollm2
+from localspec.chat.answer_settings import SessionRequest
 from localspec.demo import bundled_pair
 from localspec.errors import ModelFileError
-from localspec.gguf import check_model_file, is_embedding_model, read_model
+from localspec.gguf import Header, check_model_file, is_embedding_model, is_reranker, read_model
 from localspec.models.default_pair import on_this_computer
-from localspec.models.local import UNFINISHED
+from localspec.models.local import UNFINISHED, find_models
 from localspec.models.names import stem_of
 from localspec.models.pair_files import local_file
 from localspec.models.pair_request import ModelChoice, PairRequest
 from localspec.storage.config import NamedPair
+
+EncoderKind = Literal["embeddings", "rerank"]
+"""What a model is for that writes no text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,33 +32,54 @@ class OfferedPair:
     name: str
     request: PairRequest
     finds_draft: bool = False
+    aliases: tuple[str, ...] = ()
+    asked: SessionRequest | None = None  # settings of its answers, for what requests leave open
+    parallel: int | None = None  # answers at once
+    is_listed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class OfferedEmbeddings:
-    """A model for embeddings that clients can name."""
+class OfferedEncoder:
+    """A model for embeddings or for reranking that clients can name."""
 
     name: str
     path: Path
+    kind: EncoderKind = "embeddings"
+    is_listed: bool = True
 
 
-Offered = OfferedPair | OfferedEmbeddings
+Offered = OfferedPair | OfferedEncoder
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSources:
+    """Where a server finds its models: presets, and the `pairs` of config.toml or else models on disk.
+
+    Those on disk are the models of a `folder`, without one all on this computer. They are not listed if they
+    are among `hidden`, files that presets open.
+    """
+
+    presets: tuple[Offered, ...] = ()
+    pairs: tuple[NamedPair, ...] = ()
+    folder: Path | None = None
+    hidden: tuple[Path, ...] = ()
 
 
 def offered(
     request: PairRequest,
-    pairs: Sequence[NamedPair],
+    sources: ModelSources,
     first: OfferedPair | None = None,
     target: Path | None = None,
 ) -> tuple[Offered, ...]:
-    """Return the models that a server offers: the `pairs` of config.toml, or else the models on disk.
+    """Return the models that a server offers.
 
-    The `first`, of a `target` on disk, goes before. All have the settings of `request`. Raises UserError for
-    a model for embeddings that is missing.
+    The `first`, of a `target` on disk, goes before. All have the settings of `request`, those of a preset its
+    own. Raises UserError for a folder, or a model for embeddings, that is missing.
     """
-    others = _of_table(request, pairs) if pairs else _on_disk(request, target)
     found: dict[str, Offered] = {} if first is None else {first.name: first}
-    for each in others:
+    from_table = sources.pairs and sources.folder is None
+    others = _of_table(request, sources.pairs) if from_table else _on_disk(request, sources, target)
+    for each in (*sources.presets, *others):
         found.setdefault(each.name, each)
     return tuple(found.values())
 
@@ -68,28 +94,41 @@ def name_of_file(target: Path) -> str:
 def _of_table(request: PairRequest, pairs: Sequence[NamedPair]) -> Iterator[Offered]:
     for pair in pairs:
         if pair.embeddings:
-            yield OfferedEmbeddings(pair.name, local_file(pair.embeddings))
+            yield OfferedEncoder(pair.name, local_file(pair.embeddings))
+        elif pair.rerank:
+            yield OfferedEncoder(pair.name, local_file(pair.rerank), "rerank")
         else:
             chosen = _choosing(request, pair.target, pair.draft)
             context = chosen.context if pair.context is None else pair.context
             yield OfferedPair(pair.name, replace(chosen, context=context))
 
 
-def _on_disk(request: PairRequest, first: Path | None) -> Iterator[Offered]:
-    """Yield the models on this computer, without those that only draft, and without the first one."""
+def _on_disk(request: PairRequest, sources: ModelSources, first: Path | None) -> Iterator[Offered]:
+    """Yield the models on disk, without those that only draft, and without the first one."""
     drafts = (bundled_pair()[1], smollm2.draft())
     taken = None if first is None else os.path.realpath(first)
-    for model in on_this_computer():
+    hidden = {os.path.realpath(path) for path in sources.hidden}
+    folder = sources.folder
+    for model in on_this_computer() if folder is None else find_models([folder], places=()):
         if model.kind != "model" or model.problem or model.path in drafts or model.name.endswith(UNFINISHED):
             continue
         if os.path.realpath(model.path) == taken:
             continue
+        is_listed = os.path.realpath(model.path) not in hidden
         with suppress(ModelFileError):
-            if is_embedding_model(read_model(model.path)):
-                yield OfferedEmbeddings(model.name, model.path)
+            if (kind := encoder_kind(read_model(model.path))) is not None:
+                yield OfferedEncoder(model.name, model.path, kind, is_listed)
                 continue
             check_model_file(model.path)
-            yield OfferedPair(model.name, _choosing(request, str(model.path), ""), finds_draft=True)
+            chosen = _choosing(request, str(model.path), "")
+            yield OfferedPair(model.name, chosen, finds_draft=True, is_listed=is_listed)
+
+
+def encoder_kind(header: Header) -> EncoderKind | None:
+    """Return what a model is for that writes no text, None for one that does."""
+    if is_reranker(header):
+        return "rerank"
+    return "embeddings" if is_embedding_model(header) else None
 
 
 def _choosing(request: PairRequest, target: str, draft: str) -> PairRequest:

@@ -20,6 +20,7 @@ from localspec.hardware.placement.open_plan import OpenPlan, as_asked
 from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import moved
 from localspec.models.heads import head_for
+from localspec.models.names import Reference
 from localspec.models.pair_files import ModelSource, PairFiles, find_pair, read_chat_template
 from localspec.models.pair_request import ModelChoice, PairRequest
 from localspec.storage.config import Config, check_models, read_config
@@ -103,6 +104,17 @@ def find_files(request: PairRequest, source: ModelSource) -> PairFiles:
     if request.chat_template is not None:
         return files
     return replace(files, chat_template=read_chat_template(template_of(files.target)))
+
+
+class OnDisk:
+    """Files as they are, without downloads and checks."""
+
+    def download(self, reference: Reference) -> Path:
+        """Raise UserError."""
+        raise UserError(f"{reference} is not on this computer", f"`localspec pull {reference}` downloads it")
+
+    def check(self, _files: Sequence[Path]) -> None:
+        """Do nothing."""
 
 
 def checked_files(request: PairRequest, source: ModelSource) -> PairFiles:
@@ -276,8 +288,8 @@ def plan_beside(
     return RoomyPair(planned, HeldMemory(needs, planned.plan.target.mmap), closes)
 
 
-def plan_embeddings(path: Path, others: Sequence[HeldMemory]) -> tuple[HeldMemory, int]:
-    """Return the memory that a model for embeddings takes, and the number of others to close for it.
+def plan_encoder(path: Path, others: Sequence[HeldMemory]) -> tuple[HeldMemory, int]:
+    """Return the memory that a model without text takes, and the number of others to close for it.
 
     Raises UserError if it does not fit.
     """

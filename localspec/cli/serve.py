@@ -14,8 +14,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.app.offered import OfferedPair, name_of_file, offered
-from localspec.app.opening import plan_embeddings, report_plan, with_config
+from localspec.app.offered import OfferedEncoder
+from localspec.app.opening import plan_encoder, report_plan, with_config
 from localspec.chat.answer_settings import AUTO, with_auto
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer_request import session_request
@@ -35,6 +35,7 @@ from localspec.cli.shared.arguments import (
     verb_parser,
     whole,
 )
+from localspec.cli.shared.catalogue import FirstPair, ServedCatalogue, parallel_of
 from localspec.cli.shared.console import SUCCESS, exit_on_signals, say
 from localspec.errors import LocalSpecError, UserError
 from localspec.gguf import read_model
@@ -42,16 +43,17 @@ from localspec.inference.interface import SharedModels
 from localspec.models.default_pair import name_of
 from localspec.models.pair_files import PairFiles, local_file
 from localspec.storage.config import read_config
-from localspec.storage.paths import config_dir
+from localspec.storage.paths import config_dir, expanded
 from localspec.storage.profiles import profiles
 from localspec.types.models import ModelInfo
 from localspec.units import memory
 
 if TYPE_CHECKING:
+    from localspec.app.offered import EncoderKind
     from localspec.chat.tool_use.kit import ToolKit
     from localspec.models.pair_request import PairRequest
     from localspec.server.offers import PairSettings
-    from localspec.server.served import OfferedModel, ServedModel, ServedModels
+    from localspec.server.served import RouterSettings, ServedModel, ServedModels
     from localspec.server.service import ChatService, ServerSettings
     from localspec.storage.profiles import Profile
 
@@ -82,10 +84,20 @@ def parser() -> Parser:
     add("--share", choices=("on", "off"), default="on", help=about)
     about = "model for /v1/embeddings: a GGUF file, or a name from `localspec models`"
     add("--embeddings", metavar="FILE", help=about)
+    about = "model for /v1/rerank, which orders documents by a query: a file or a name, as above"
+    add("--rerank", "--reranking", metavar="FILE", help=about)
     about = "let clients use these MCP servers, or single tools of them: time,git.git_log; they run unasked"
     add("--mcp", metavar="NAMES", help=about)
     about = "open the models that requests name: those of [pairs] in config.toml, or all on this computer"
     add("--models", action="store_true", help=about)
+    about = "--models with the GGUF files of this folder instead"
+    add("--models-dir", type=expanded, metavar="FOLDER", help=about)
+    about = "--models with the models of an INI file as well: sections are names, keys are flags"
+    add("--models-preset", metavar="FILE", help=about)
+    about = "--models with at most N of them open (0: as many as fit)"
+    add("--models-max", type=whole(0, 1000), metavar="N", help=about)
+    about = "--no-models-autoload: open a model only when /models/load asks for it, not for any request"
+    add("--models-autoload", action=argparse.BooleanOptionalAction, default=None, help=about)
     about = "close a model after this time without a request, such as 10m; the next request opens it again"
     add("--idle", type=length_of_time(1), metavar="TIME", help=about)
     about = (
@@ -118,53 +130,82 @@ def main(argv: Sequence[str]) -> int:
     by_name = _profiles(usual)
     asked = session_request(args)
     request = pair_request(args)
-    if args.models and not request.plans:
+    names_models = _names_models(args)
+    if names_models and not request.plans:
         raise UserError("--models and --no-fit cannot be combined", "without a plan, nothing knows what fits")
-    pairs = read_config(config_dir() / "config.toml").pairs if args.models else ()
+    pairs = read_config(config_dir() / "config.toml").pairs if names_models else ()
     first = with_config(request)
     files = None
-    if request.is_named or not pairs:
+    if request.is_named or not (pairs or args.models_dir or args.models_preset):
         files = opening.find_files(first)
-    embeddings = None if args.embeddings is None else local_file(args.embeddings, opening.TERMINAL)
-    embeddings_name = None if embeddings is None else read_model(embeddings).name  # a mistake shows early
+    encoders = _encoders(args)
     set_up_logging(verbose=args.verbose)
     from localspec.server import running  # Starlette: 0.2 s, which a mistake does without
-    from localspec.server.offers import ChatOffer, EmbeddingOffer, named_offers
-    from localspec.server.served import ServedModels
+    from localspec.server.offers import ChatOffer, named_offers
+    from localspec.server.served import RouterSettings, ServedModels
     from localspec.server.service import ServerSettings
 
     doors = running.access(args.host, args.api_key, args.allow_origin, args.allow_host, is_local=is_local)
     kit = None if args.mcp is None else _kit(args.mcp)
     server = ServerSettings(usual, asked, say, kit=kit)
-    settings = _pair_settings(args, request, server)
-    offers: list[OfferedModel] = [ChatOffer(first, settings, by_name, tuple(by_name))]
-    if args.models:
-        pair = None if files is None else OfferedPair(name_of_file(files.target), first)
-        offers = named_offers(
-            offered(request, pairs, pair, None if files is None else files.target), settings, by_name
-        )
-    if embeddings is not None and embeddings_name is not None:
-        offers.append(EmbeddingOffer(embeddings_name, embeddings, settings.threads))
-    models = ServedModels(offers, server, any_name=not args.models, idle_s=args.idle)
+    settings = _pair_settings(args, request, server, shares=names_models)
+    others = named_offers(encoders, settings, by_name)
+    if names_models:
+        opens = None if files is None else FirstPair(first, files.target)
+        catalogue = ServedCatalogue(argv, parser(), settings, by_name, opens, tuple(others))
+        models = ServedModels(catalogue.offers(), server, _router_settings(args, catalogue))
+    else:
+        offer = ChatOffer(first, settings, by_name, tuple(by_name))
+        models = ServedModels([offer, *others], server, RouterSettings(idle_s=args.idle))
     with (
         running.listen(args.host, args.port) as listener,
         nullcontext() if kit is None else closing(kit),
         closing(models),
     ):
-        if files is not None and (request.is_named or not args.models):
+        if files is not None and (request.is_named or not names_models):
             service = _open_first(models, files, args)
             if args.explain:
                 recommended = service.queue.models.target.recommended
                 say(asked.explained_sampling(by_name[usual], recommended))
             _tell_pair(service.queue.models)
-        if embeddings is not None:
-            _open_embeddings(models, models.all[-1])
-        if pairs:
+        for model in models.all[len(models.all) - len(others) :]:
+            _open_encoder(models, model)
+        if pairs or args.models_preset:
             _tell_missing(models)
         _tell_address(listener, models)
         with suppress(KeyboardInterrupt, SystemExit), exit_on_signals():
             running.run(models, doors, listener)
     return SUCCESS
+
+
+def _names_models(args: argparse.Namespace) -> bool:
+    """Return whether requests name the models that they mean: --models, or a flag that implies it."""
+    given = (args.models_dir, args.models_preset, args.models_max, args.models_autoload)
+    return bool(args.models) or any(each is not None for each in given)
+
+
+def _router_settings(args: argparse.Namespace, catalogue: ServedCatalogue) -> RouterSettings:
+    """Return when the models that requests name open and close."""
+    from localspec.server.served import RouterSettings
+
+    return RouterSettings(
+        any_name=False,
+        idle_s=args.idle,
+        most_open=args.models_max or 0,
+        autoload=args.models_autoload is not False,
+        opens_at_start=catalogue.opened_at_start(),
+        offers=catalogue.offers,
+    )
+
+
+def _encoders(args: argparse.Namespace) -> list[OfferedEncoder]:
+    """Return the models of --embeddings and --rerank; raises UserError for files that are not there."""
+    kinds: tuple[tuple[EncoderKind, str | None], ...] = (
+        ("embeddings", args.embeddings),
+        ("rerank", args.rerank),
+    )
+    paths = [(kind, local_file(named, opening.TERMINAL)) for kind, named in kinds if named is not None]
+    return [OfferedEncoder(read_model(path).name, path, kind) for kind, path in paths]
 
 
 def _profiles(usual: str) -> dict[str, Profile]:
@@ -177,16 +218,18 @@ def _profiles(usual: str) -> dict[str, Profile]:
     return by_name
 
 
-def _pair_settings(args: argparse.Namespace, request: PairRequest, server: ServerSettings) -> PairSettings:
+def _pair_settings(
+    args: argparse.Namespace, request: PairRequest, server: ServerSettings, *, shares: bool
+) -> PairSettings:
     """Return the settings with which the server opens its pairs."""
     from localspec.server.offers import PairSettings
 
     return PairSettings(
         server,
-        1 if args.share == "off" else args.parallel,
+        parallel_of(args),
         None if args.cache_ram is None else args.cache_ram * 2**20,
         _on_disk(args),
-        None if args.tunnel else "beside others" if args.models else "alone",
+        None if args.tunnel else "beside others" if shares else "alone",
         opening.listener(verbose=args.verbose),
         request.target.threads or 0,
     )
@@ -247,16 +290,17 @@ def _open_first(models: ServedModels, files: PairFiles, args: argparse.Namespace
     return service
 
 
-def _open_embeddings(models: ServedModels, model: ServedModel) -> None:
-    """Open the model of --embeddings before the server runs."""
-    from localspec.server.offers import EmbeddingOffer
+def _open_encoder(models: ServedModels, model: ServedModel) -> None:
+    """Open the model of --embeddings or --rerank before the server runs."""
+    from localspec.server.offers import EncoderOffer
 
-    assert isinstance(model.offer, EmbeddingOffer)
-    held, _ = plan_embeddings(model.offer.path, ())
+    assert isinstance(model.offer, EncoderOffer)
+    held, _ = plan_encoder(model.offer.path, ())
     service = model.offer.opened()
     models.has_opened(model, service, held)
-    info = service.embedder.info
-    say(f"embeddings by {info.name}, of texts up to {info.context:,} tokens")
+    info = service.encoder.info
+    job = "reranking" if model.offer.kind == "rerank" else "embeddings"
+    say(f"{job} by {info.name}, of texts up to {info.context:,} tokens")
 
 
 def _tell_missing(models: ServedModels) -> None:
@@ -265,7 +309,7 @@ def _tell_missing(models: ServedModels) -> None:
         try:
             model.offer.describe()
         except LocalSpecError as error:
-            opening.note(f"{model.name} in config.toml: {error}")
+            opening.note(f"{model.name}: {error}")
 
 
 def _tell_pair(models: SharedModels) -> None:
@@ -281,7 +325,7 @@ def _tell_address(listener: socket.socket, models: ServedModels) -> None:
     from localspec.inference.remote import READY
 
     host, port = listener.getsockname()[:2]
-    names = [name for model in models.all for name in model.offer.ids]
+    names = [name for model in models.all if model.offer.is_listed for name in model.offer.ids]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     say(f"models for clients: {', '.join(names[:_SHOWN])}{more}")
     say(f"{READY}http://{f'[{host}]' if ':' in host else host}:{port}/v1; Ctrl+C ends it")

@@ -40,6 +40,7 @@ class Vocabulary:
         self.eos: int | None = _token(api.llama_vocab_eos(pointer))
         self.adds_bos: bool = api.llama_vocab_get_add_bos(pointer)
         self.adds_eos: bool = api.llama_vocab_get_add_eos(pointer)
+        self.adds_sep: bool = api.llama_vocab_get_add_sep(pointer)
 
     @property
     def kind(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from asyncio import to_thread
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,10 +16,12 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from localspec.app.answer_json import Json
 from localspec.errors import LocalSpecError
 from localspec.server.queue import EngineQueue, Job
-from localspec.server.served import ModelDescription, ServedModel, ServedModels
-from localspec.server.service import FINGERPRINT, ChatService, EmbeddingService, Protocol
+from localspec.server.served import Kind, ModelDescription, ServedModel, ServedModels
+from localspec.server.service import FINGERPRINT, ChatService, EncoderService, Protocol
 from localspec.types.models import ModelInfo
 
+_TYPES: Mapping[Kind, str] = {"chat": "model", "embeddings": "embedding", "rerank": "rerank"}
+_WRITES: Mapping[Kind, str] = {"chat": "text", "embeddings": "embeddings", "rerank": "rerank"}
 STARTED = int(time.time())
 _PAGE = Path(__file__).with_name("page.html")
 _NOTHING_FROM_ELSEWHERE = "default-src 'self' 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
@@ -33,9 +35,13 @@ async def _health(models: ServedModels, _request: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-async def _models(models: ServedModels, _request: Request) -> Response:
-    data = [entry for model in models.all for entry in await _listed(model)]
-    around: Json = {"has_more": False, "first_id": data[0]["id"], "last_id": data[-1]["id"]}  # Anthropic's
+async def _models(models: ServedModels, request: Request) -> Response:
+    if request.query_params.get("reload"):
+        await models.reload()
+    listed = [model for model in models.all if model.offer.is_listed]
+    data = [entry for model in listed for entry in await _listed(model)]
+    ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
+    around: Json = {"has_more": False, **ends}  # Anthropic's
     return JSONResponse({"object": "list", "data": data} | around)
 
 
@@ -53,12 +59,12 @@ async def _listed(model: ServedModel) -> list[Json]:
     described = await description(model)
     about: Json = {
         "object": "model",
-        "type": "model" if model.offer.kind == "chat" else "embedding",
+        "type": _TYPES[model.offer.kind],
         "created": STARTED,
         "created_at": datetime.fromtimestamp(STARTED, UTC).isoformat().replace("+00:00", "Z"),
         "owned_by": "localspec",
         "status": _status(model),
-        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+        "architecture": {"input_modalities": ["text"], "output_modalities": [_WRITES[model.offer.kind]]},
     }
     if described is not None:
         about |= {
@@ -103,8 +109,8 @@ async def description(model: ServedModel) -> ModelDescription | None:
     if isinstance(model.opened, ChatService):
         pair = model.opened.queue.models
         described = replace(described or ModelDescription(pair.target), target=pair.target, draft=pair.draft)
-    elif isinstance(model.opened, EmbeddingService):
-        described = ModelDescription(model.opened.embedder.info)
+    elif isinstance(model.opened, EncoderService):
+        described = ModelDescription(model.opened.encoder.info)
     return described
 
 
@@ -120,32 +126,43 @@ def _facts(model: ModelInfo) -> Json:
 
 
 async def _props(models: ServedModels, request: Request) -> Response:
-    model = models.find(request.query_params.get("model"), "chat")
+    name = request.query_params.get("model")
+    if name or models.settings.any_name:
+        return JSONResponse(await _props_of(models.find(name, "chat")))
+    usual = models.first("chat")
+    router: Json = {
+        "role": "router",
+        "max_instances": models.settings.most_open,
+        "models_autoload": models.settings.autoload,
+        "build_info": FINGERPRINT,
+    }
+    return JSONResponse((await _props_of(usual) if usual else {}) | router)
+
+
+async def _props_of(model: ServedModel) -> Json:
     service = model.opened
     if not isinstance(service, ChatService):
         told: Json = {"build_info": FINGERPRINT, "model_alias": model.name, "is_sleeping": True}
-        return JSONResponse(told | {"status": _status(model)})
+        return told | {"status": _status(model)}
     pair = service.queue.models
     saved = await to_thread(pair.saved)
-    return JSONResponse(
-        {
-            "build_info": FINGERPRINT,
-            "model_path": str(pair.target.path),
-            "model_alias": model.name,
-            "is_sleeping": False,
-            "draft_model_path": pair.draft and str(pair.draft.path),
-            "devices": list(pair.target.devices),
-            "total_slots": service.queue.parallel,
-            "default_generation_settings": {
-                "n_ctx": pair.target.context,
-                "speculative": pair.draft is not None,
-                "params": service.settings(service.usual_request),
-            },
-            "modalities": {"vision": False, "audio": False},
-            "saved": asdict(saved),
-            "notes": list(pair.notes),
-        }
-    )
+    return {
+        "build_info": FINGERPRINT,
+        "model_path": str(pair.target.path),
+        "model_alias": model.name,
+        "is_sleeping": False,
+        "draft_model_path": pair.draft and str(pair.draft.path),
+        "devices": list(pair.target.devices),
+        "total_slots": service.queue.parallel,
+        "default_generation_settings": {
+            "n_ctx": pair.target.context,
+            "speculative": pair.draft is not None,
+            "params": service.settings(service.usual_request),
+        },
+        "modalities": {"vision": False, "audio": False},
+        "saved": asdict(saved),
+        "notes": list(pair.notes),
+    }
 
 
 async def _slots(models: ServedModels, request: Request) -> Response:
@@ -306,7 +323,7 @@ async def _page(_models: ServedModels, _request: Request) -> Response:
     return HTMLResponse(_PAGE.read_text(encoding="utf-8"), headers=headers)
 
 
-_OF_OTHERS = ("/rerank", "/reranking", "/lora-adapters", "/props", "/slots/{slot}", "/audio/transcriptions")
+_OF_OTHERS = ("/lora-adapters", "/props", "/slots/{slot}", "/audio/transcriptions")
 PROTOCOL: Protocol[ServedModels] = Protocol(
     dict.fromkeys(_OF_OTHERS, _not_offered),
     told={

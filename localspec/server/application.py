@@ -38,13 +38,16 @@ from localspec.server import (
     loading,
     ollama,
     openai,
+    reranking,
     responses,
+    resuming,
     texts,
 )
 from localspec.server.exchange import GONE, error, to_api_error, without_content
-from localspec.server.opening import answered
+from localspec.server.opening import NamedModel, answered, named_model
 from localspec.server.origins import ANY, pattern
 from localspec.server.queue import QueueFullError
+from localspec.server.resuming import ResumableStreams
 from localspec.server.served import Kind, ServedModels
 from localspec.server.service import Handler, Protocol
 
@@ -57,6 +60,7 @@ CUT_S = 5  # for clients to hear that their answers do not go on then
 RETRY_S = 10  # after which a client may ask again that found the queue full
 _OF_CHATS = tuple(each.PROTOCOL for each in (openai, responses, anthropic, completion, texts, ollama, engine))
 _OF_EMBEDDINGS = (embeddings.PROTOCOL, embeddings.OLLAMA)
+_OF_RERANKING = (reranking.PROTOCOL,)
 _OF_SERVER = (about.PROTOCOL, loading.PROTOCOL, ollama.TOLD, engine.TOLD)
 _LONGEST_PATH = 200  # in the log
 _OPEN = ("/", "/health", "/v1/health")  # which also who has no key may ask for
@@ -127,6 +131,7 @@ class LoggedApplication:
 
 def application(models: ServedModels, policy: AccessPolicy) -> LoggedApplication:
     """Return the ASGI application."""
+    streams = ResumableStreams()
 
     async def tell(_protocol: object, handler: Handler[ServedModels], request: Request) -> Response:
         policy.check(request)
@@ -134,8 +139,15 @@ def application(models: ServedModels, policy: AccessPolicy) -> LoggedApplication
 
     def by(kind: Kind) -> Callable[[Protocol[Any], Handler[Any], Request], Awaitable[Response]]:
         async def answer(protocol: Protocol[Any], handler: Handler[Any], request: Request) -> Response:
+            async def respond(asked: Request) -> Response:
+                return await answered(models, kind, protocol, asked, lambda opened: handler(opened, asked))
+
             policy.check(request)
-            return await answered(models, kind, protocol, request, lambda opened: handler(opened, request))
+            conversation = request.headers.get(resuming.HEADER)
+            wanted = await named_model(request, protocol) if conversation else NamedModel()
+            if not conversation or not wanted.streams:
+                return await respond(request)
+            return await streams.response(conversation, models.find(wanted.model, kind), request, respond)
 
         return answer
 
@@ -147,21 +159,23 @@ def application(models: ServedModels, policy: AccessPolicy) -> LoggedApplication
         return JSONResponse(words(refused), refused.status, later)
 
     groups: tuple[tuple[Callable[..., Awaitable[Response]], Sequence[Protocol[Any]]], ...] = (
-        (tell, _OF_SERVER),
+        (tell, (*_OF_SERVER, streams.protocol)),
         (by("chat"), _OF_CHATS),
         (by("embeddings"), _OF_EMBEDDINGS),
+        (by("rerank"), _OF_RERANKING),
     )
     known = {
         path
         for _, protocols in groups
         for protocol in protocols
-        for path in (*protocol.handlers, *protocol.told)
+        for path in (*protocol.handlers, *protocol.told, *protocol.removed)
     }
     errors = {}
     routes = list[Route]()
     for answer, protocols in groups:
         for protocol in protocols:
-            for method, handlers in (("POST", protocol.handlers), ("GET", protocol.told)):
+            methods = (("POST", protocol.handlers), ("GET", protocol.told), ("DELETE", protocol.removed))
+            for method, handlers in methods:
                 for path, handler in handlers.items():
                     for name in {path, *({_twin(path)} - known)}:
                         errors[name] = protocol.error

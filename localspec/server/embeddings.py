@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from localspec.errors import UserError
-from localspec.inference.embedder import Embedder
+from localspec.inference.encoders import Embedder
 from localspec.server import ollama
-from localspec.server.exchange import read, read_json
-from localspec.server.service import EmbeddingService, Protocol
+from localspec.server.exchange import read, read_json, unless_gone
+from localspec.server.service import EncoderService, Protocol
 
 if TYPE_CHECKING:
     from localspec.llama.embedding import Embedding
@@ -54,7 +54,7 @@ class _Embedded:
         return sum(each.tokens for each in self.found)
 
 
-async def _embeddings(service: EmbeddingService, request: Request) -> Response:
+async def _embeddings(service: EncoderService[Embedder], request: Request) -> Response:
     body, embedded = await _embedded(service, request)
     data = [
         {"object": "embedding", "index": at, "embedding": _vector(each, body.encoding_format)}
@@ -64,7 +64,7 @@ async def _embeddings(service: EmbeddingService, request: Request) -> Response:
     return JSONResponse({"object": "list", "data": data, "model": embedded.model, "usage": usage})
 
 
-async def _native(service: EmbeddingService, request: Request) -> Response:
+async def _native(service: EncoderService[Embedder], request: Request) -> Response:
     """Answer as llama-server does at its own path: a list of vectors for each text."""
     _, embedded = await _embedded(service, request)
     return JSONResponse(
@@ -72,7 +72,7 @@ async def _native(service: EmbeddingService, request: Request) -> Response:
     )
 
 
-async def _ollama(service: EmbeddingService, request: Request) -> Response:
+async def _ollama(service: EncoderService[Embedder], request: Request) -> Response:
     _, embedded = await _embedded(service, request)
     vectors = [_vector(each) for each in embedded.found]
     return JSONResponse(
@@ -80,25 +80,29 @@ async def _ollama(service: EmbeddingService, request: Request) -> Response:
     )
 
 
-async def _old_ollama(service: EmbeddingService, request: Request) -> Response:
+async def _old_ollama(service: EncoderService[Embedder], request: Request) -> Response:
     _, embedded = await _embedded(service, request)
     return JSONResponse({"embedding": _vector(embedded.found[0])})
 
 
-async def _embedded(service: EmbeddingService, request: Request) -> tuple[EmbeddingBody, _Embedded]:
+async def _embedded(service: EncoderService[Embedder], request: Request) -> tuple[EmbeddingBody, _Embedded]:
     """Embed the texts of a request; raises UserError."""
     body = read(EmbeddingBody, await read_json(request))
-    embedder = service.embedder
+    embedder = service.encoder
     texts = _texts(body.given)
     if body.embd_normalize != 2:
         raise UserError("embd_normalize is offered as 2 alone: vectors have a length of 1", "leave it out")
-    found = [await to_thread(_one, embedder, text, at) for at, text in enumerate(texts)]
+    found = await unless_gone(request, _each(embedder, texts))
     width = len(found[0].vector)
     if body.dimensions not in (None, width):
         raise UserError(
             f"dimensions is {body.dimensions}, but the model's vectors have {width}", "leave it out"
         )
     return body, _Embedded(service.name, found)
+
+
+async def _each(embedder: Embedder, texts: Sequence[Text]) -> list[Embedding]:
+    return [await to_thread(_one, embedder, text, at) for at, text in enumerate(texts)]
 
 
 def _one(embedder: Embedder, text: Text, at: int) -> Embedding:
@@ -142,7 +146,9 @@ def _vector(embedding: Embedding, form: str = "float") -> str | list[float]:
     return [float(each) for each in embedding.vector]
 
 
-PROTOCOL: Protocol[EmbeddingService] = Protocol({"/v1/embeddings": _embeddings, "/embedding": _native})
-OLLAMA: Protocol[EmbeddingService] = Protocol(
+PROTOCOL: Protocol[EncoderService[Embedder]] = Protocol(
+    {"/v1/embeddings": _embeddings, "/embedding": _native}
+)
+OLLAMA: Protocol[EncoderService[Embedder]] = Protocol(
     {"/api/embed": _ollama, "/api/embeddings": _old_ollama}, ollama.error
 )

@@ -219,7 +219,7 @@ async def streamed(
         await events.aclose()
         raise
     frames = _frames(request, first, events, failed, form)
-    return _EventStream(frames, media_type=form.media_type, headers=UNCACHED)
+    return EventStream(frames, media_type=form.media_type, headers=UNCACHED)
 
 
 async def _looked_for(event: asyncio.Future[Json], seconds: float) -> None:
@@ -260,7 +260,7 @@ async def _frames(
         await events.aclose()
 
 
-class _EventStream(StreamingResponse):
+class EventStream(StreamingResponse):
     """Ends a stream as soon as its client disconnects or stalls."""
 
     async def stream_response(self, send: Send) -> None:
@@ -269,7 +269,8 @@ class _EventStream(StreamingResponse):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async with aclosing(self.body_iterator):
             async for frame in self.body_iterator:
-                body = {"type": "http.response.body", "body": frame.encode("utf-8"), "more_body": True}
+                data = frame.encode("utf-8") if isinstance(frame, str) else bytes(frame)
+                body = {"type": "http.response.body", "body": data, "more_body": True}
                 async with asyncio.timeout(STALLED_S):
                     await send(body)
         await send({"type": "http.response.body", "body": b"", "more_body": False})

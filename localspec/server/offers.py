@@ -1,4 +1,4 @@
-"""What a server opens: pairs of models that answer chats, and models for embeddings."""
+"""What a server opens: pairs of models that answer chats, and models that write no text."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.app.offered import Offered, OfferedEmbeddings
+from localspec.app.offered import EncoderKind, Offered, OfferedEncoder, OfferedPair
 from localspec.app.opener import OpeningWatch
 from localspec.app.opening import (
     Growth,
+    OnDisk,
     RoomyPair,
     find_files,
     plan_beside,
-    plan_embeddings,
+    plan_encoder,
     saved_bytes,
     start_worker,
 )
 from localspec.app.recommendation import choice_named
 from localspec.chat.answer_settings import THINKING
-from localspec.errors import UserError
 from localspec.gguf import TOKENS, read_model
 from localspec.hardware.placement.room import HeldMemory
-from localspec.inference.embedder import Embedder
+from localspec.inference.encoders import Embedder, Encoder, Reranker
 from localspec.llama.template.template_file import read_template
-from localspec.models.names import Reference
 from localspec.models.pair_files import PairFiles
 from localspec.models.pair_request import PairRequest
 from localspec.server.queue import EngineQueue
 from localspec.server.served import Kind, ModelDescription, OfferedModel, OnProgress, PreparedModel
-from localspec.server.service import ChatService, EmbeddingService, ServerSettings
+from localspec.server.service import ChatService, EncoderService, ServerSettings
 from localspec.storage.profiles import Profile
 from localspec.thinking_tags import THINKING_TAGS
 from localspec.types.models import ModelInfo, ModelOptions
@@ -51,7 +50,7 @@ class PairSettings:
     on_disk: int = 0  # bytes for the same
     grows: Growth = "alone"
     on_log: OnLog | None = None
-    threads: int = 0  # of models for embeddings; 0: all cores
+    threads: int = 0  # of models that write no text; 0: all cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +63,12 @@ class ChatOffer:
     ids: tuple[str, ...]
     aliases: tuple[str, ...] = ()
     finds_draft: bool = False  # the draft model on disk that serves the target best
+    is_listed: bool = True
     kind: Kind = "chat"
 
     def describe(self) -> ModelDescription:
         """Describe the pair by its files; raises UserError."""
-        files = find_files(self.request, _OnDisk())
+        files = find_files(self.request, OnDisk())
         return described(files.target, files.draft, files.chat_template)
 
     def prepare(self, others: Sequence[HeldMemory], on_progress: OnProgress) -> PreparedModel:
@@ -119,14 +119,15 @@ class ChatOffer:
 
 
 @dataclass(frozen=True, slots=True)
-class EmbeddingOffer:
-    """A model for embeddings, which computes on the CPU: the GPUs are for the pairs."""
+class EncoderOffer:
+    """A model that writes no text, which computes on the CPU: the GPUs are for the pairs."""
 
     name: str
     path: Path
     threads: int = 0
     aliases: tuple[str, ...] = ()
-    kind: Kind = "embeddings"
+    is_listed: bool = True
+    kind: EncoderKind = "embeddings"
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -145,13 +146,14 @@ class EmbeddingOffer:
     def prepare(self, others: Sequence[HeldMemory], on_progress: OnProgress) -> PreparedModel:
         """Check the file, and compare its size with the memory."""
         OpeningWatch(on_progress).check([self.path])
-        held, closes = plan_embeddings(self.path, others)
+        held, closes = plan_encoder(self.path, others)
         return PreparedModel(held, closes, lambda _on_progress: self.opened(), lambda: None)
 
-    def opened(self) -> EmbeddingService:
+    def opened(self) -> EncoderService[Encoder]:
         """Open the model."""
         options = ModelOptions(path=self.path, gpu_layers=0, threads=self.threads)
-        return EmbeddingService(self.name, Embedder(options))
+        opens = Reranker if self.kind == "rerank" else Embedder
+        return EncoderService(self.name, opens(options))
 
 
 def named_offers(
@@ -163,20 +165,26 @@ def named_offers(
     """
     found = list[OfferedModel]()
     for each in offered:
-        if isinstance(each, OfferedEmbeddings):
-            found.append(EmbeddingOffer(each.name, each.path, settings.threads))
+        if isinstance(each, OfferedEncoder):
+            encoder = EncoderOffer(each.name, each.path, settings.threads)
+            found.append(replace(encoder, kind=each.kind, is_listed=each.is_listed))
             continue
-        called = _called(each.name, profiles, settings.server.usual)
-        by_name = dict(zip(profiles, called, strict=True)) | {profile.name: profile for profile in called}
+        called = [_called(name, profiles, settings.server.usual) for name in (each.name, *each.aliases)]
+        by_name = dict(zip(profiles, called[0], strict=True))
+        by_name |= {profile.name: profile for group in called for profile in group}
         is_first = all(offer.kind != "chat" for offer in found)
-        aliases = [profile.name for profile in called if profile.name != each.name]
+        aliases = [profile.name for group in called for profile in group if profile.name != each.name]
         aliases += profiles if is_first else ()
-        found.append(
-            ChatOffer(
-                each.request, settings, by_name, (each.name,), tuple(aliases), finds_draft=each.finds_draft
-            )
-        )
+        offer = ChatOffer(each.request, _settings_of(each, settings), by_name, (each.name,), tuple(aliases))
+        found.append(replace(offer, finds_draft=each.finds_draft, is_listed=each.is_listed))
     return found
+
+
+def _settings_of(offered: OfferedPair, settings: PairSettings) -> PairSettings:
+    """Return the settings of a pair, which may have its own where it is a preset."""
+    asked = settings.server.asked if offered.asked is None else offered.asked
+    parallel = settings.parallel if offered.parallel is None else offered.parallel
+    return replace(settings, server=replace(settings.server, asked=asked), parallel=parallel)
 
 
 def _called(name: str, profiles: Mapping[str, Profile], usual: str) -> list[Profile]:
@@ -185,17 +193,6 @@ def _called(name: str, profiles: Mapping[str, Profile], usual: str) -> list[Prof
         replace(profile, name=name if own == usual else f"{name}:{own}", title=f"{name}: {profile.title}")
         for own, profile in profiles.items()
     ]
-
-
-class _OnDisk:
-    """Files as they are, without downloads and checks."""
-
-    def download(self, reference: Reference) -> Path:
-        """Raise UserError."""
-        raise UserError(f"{reference} is not on this computer", f"`localspec pull {reference}` downloads it")
-
-    def check(self, _files: Sequence[Path]) -> None:
-        """Do nothing."""
 
 
 @lru_cache(256)

@@ -220,7 +220,8 @@ async def _version(_models: ServedModels, _request: Request) -> Response:
 
 
 async def _tags(models: ServedModels, _request: Request) -> Response:
-    found = [entry for model in models.all for entry in await _listed(model)]
+    listed = [model for model in models.all if model.offer.is_listed]
+    found = [entry for model in listed for entry in await _listed(model)]
     return JSONResponse({"models": found})
 
 

@@ -35,25 +35,36 @@ AnswerBy = Callable[[OpenedModel], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class NamedModel:
-    """What a request says before its handler reads it: the name of its model, and whether it is a stream."""
+    """What a request says before its handler reads it: the name of its model, and whether it is a stream.
+
+    `autoload` says whether its model may be opened for it, None if it leaves that to the server.
+    """
 
     model: str | None = None
     streams: bool = False
+    autoload: bool | None = None
 
 
 async def named_model(request: Request, protocol: Protocol[Any]) -> NamedModel:
     """Read the name of a model from the address, or from the JSON that is sent; raises as `read_json`."""
+    autoload = _autoload(request)
     if not protocol.names_model:
         await read_body(request)  # before anything else listens to the client
-        return NamedModel()
+        return NamedModel(autoload=autoload)
     if request.method == "GET":
-        return NamedModel(request.query_params.get("model"))
+        return NamedModel(request.query_params.get("model"), autoload=autoload)
     body = await read_json(request)
     if not isinstance(body, dict):
-        return NamedModel()  # which the handler refuses
+        return NamedModel(autoload=autoload)  # which the handler refuses
     name = body.get("model")
     streams = body.get("stream", protocol.streams)
-    return NamedModel(name if isinstance(name, str) else None, bool(streams))
+    return NamedModel(name if isinstance(name, str) else None, bool(streams), autoload)
+
+
+def _autoload(request: Request) -> bool | None:
+    """Return what the address says about opening a model, as llama-server reads it."""
+    asked = request.query_params.get("autoload")
+    return None if asked is None else asked in ("true", "1")
 
 
 async def answered(
@@ -66,6 +77,7 @@ async def answered(
     """
     asked = await named_model(request, protocol)
     model = models.find(asked.model, kind)
+    models.check_open(model, asked.autoload)
     use = asyncio.ensure_future(models.use(model))
     try:
         is_ready = model.is_ready or not asked.streams

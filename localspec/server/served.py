@@ -29,11 +29,12 @@ _ENDS = "the server is being stopped"
 _FEW = 8  # names, that an error lists
 STOP_S = 10.0  # for running answers of a model that is unloaded, as llama-server gives them
 PROGRESS_S = 5.0  # between two lines of the log about a model that is being opened
-Kind = Literal["chat", "embeddings"]
-_FOR: Mapping[Kind, str] = {"chat": "chats", "embeddings": "embeddings"}
+Kind = Literal["chat", "embeddings", "rerank"]
+_FOR: Mapping[Kind, str] = {"chat": "chats", "embeddings": "embeddings", "rerank": "reranking"}
 _NONE: Mapping[Kind, str] = {
     "chat": "this server has no model for chats",
     "embeddings": "this server has no model for embeddings; start it with --embeddings FILE",
+    "rerank": "this server has no model for reranking; start it with --rerank FILE",
 }
 OnProgress = Callable[[float], bool]
 """Gets the share that is done; returns False to stop."""
@@ -81,7 +82,7 @@ class OfferedModel(Protocol):
 
     @property
     def profiles(self) -> Mapping[str, Profile]:
-        """Return the profiles by the names that clients give them; none for embeddings."""
+        """Return the profiles by the names that clients give them; only chats have any."""
 
     @property
     def ids(self) -> Sequence[str]:
@@ -90,6 +91,10 @@ class OfferedModel(Protocol):
     @property
     def aliases(self) -> Sequence[str]:
         """Return further names that clients may use."""
+
+    @property
+    def is_listed(self) -> bool:
+        """Return whether clients see it."""
 
     def describe(self) -> ModelDescription:
         """Describe the model by its files; raises LocalSpecError."""
@@ -115,6 +120,7 @@ class ServedModel:
     failure: str = ""  # of the last opening
     wanted: bool = False  # open even if no request waits
     stopped: bool = False
+    sleeps: bool = False  # closed because it idled
     leaving: int = 0  # reasons to close it as soon as it idles
     opening: asyncio.Task[None] | None = None
     closing: asyncio.Task[None] | None = None
@@ -147,33 +153,39 @@ class ServedModel:
         return f"opening {self.name}: {self.progress:.0%}"
 
 
-class ServedModels:
-    """The models that a server offers. One opens at a time, in the order in which they were asked for.
+@dataclass(frozen=True, slots=True)
+class RouterSettings:
+    """When the models of a server open and close, besides what fits into memory.
 
     With `any_name`, a name that is not known means the first model of its kind; without, it is refused.
-    Models that were not used for `idle_s` are closed.
+    Models that were not used for `idle_s` are closed. At most `most_open` are open, 0: as many as fit.
+    Without `autoload` requests open none, unless they ask for it. `offers` names the models anew.
     """
+
+    any_name: bool = True
+    idle_s: float | None = None
+    most_open: int = 0
+    autoload: bool = True
+    opens_at_start: tuple[str, ...] = ()
+    offers: Callable[[], Sequence[OfferedModel]] | None = None
+
+
+class ServedModels:
+    """The models that a server offers. One opens at a time, in the order in which they were asked for."""
 
     def __init__(
         self,
         offers: Iterable[OfferedModel],
         server: ServerSettings,
-        *,
-        any_name: bool = True,
-        idle_s: float | None = None,
+        settings: RouterSettings | None = None,
     ) -> None:
-        """OfferedModel some models, all of them closed."""
+        """Offer some models, all of them closed."""
         self.all = [ServedModel(offer) for offer in offers]
         self.report = server.report
         self.totals = server.totals
-        self._any_name = any_name
-        self._idle_s = idle_s
-        self._by_name: dict[str, ServedModel] = {}
-        for model in self.all:
-            self._by_name.update((name, model) for name in model.offer.ids)
-        for model in self.all:
-            for name in model.offer.aliases:
-                self._by_name.setdefault(name, model)
+        self.settings = settings or RouterSettings()
+        self._removed: list[ServedModel] = []  # from the list, while they close
+        self._by_name = _by_name(self.all)
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
         self._ends = False
@@ -190,8 +202,9 @@ class ServedModels:
     def find(self, name: str | None, kind: Kind) -> ServedModel:
         """Return the model that a request means; raises HTTPException (400, 404 or 501)."""
         usual = self.first(kind)
-        model = usual if self._any_name or not name else self.named(name)
-        if model is None and name and not self._any_name:
+        any_name = self.settings.any_name
+        model = usual if any_name or not name else self.named(name)
+        if model is None and name and not any_name:
             raise self.unknown(name)
         if model is None:
             raise HTTPException(501, _NONE[kind])
@@ -201,7 +214,7 @@ class ServedModels:
 
     def unknown(self, name: str) -> HTTPException:
         """Return the error about a name that no model has."""
-        names = [each for model in self.all for each in model.offer.ids]
+        names = [each for model in self.all if model.offer.is_listed for each in model.offer.ids]
         hint = close_names(name, names) or "GET /v1/models lists what there is"
         if len(names) <= _FEW:
             hint = f"there are {', '.join(names)}"
@@ -213,10 +226,45 @@ class ServedModels:
         model.held = held
 
     def start(self) -> None:
-        """Begin to watch for models that idle: the server runs."""
+        """Open what is to be open from the start, and watch for models that idle: the server runs."""
         for model in self.all:
             if model.opened is not None:
                 self._watch(model)
+            elif model.name in self.settings.opens_at_start:
+                self.load(model)
+
+    async def reload(self) -> None:
+        """Name the models anew: what is gone or has changed is closed; raises LocalSpecError."""
+        if self.settings.offers is not None:
+            self._replace_offers(await to_thread(self.settings.offers))
+
+    def _replace_offers(self, offers: Sequence[OfferedModel]) -> None:
+        known = {model.name: model for model in self.all}
+        self.all = []
+        for offer in offers:
+            model = known.pop(offer.ids[0], ServedModel(offer))
+            self.all.append(model)
+            if model.offer != offer:
+                model.offer = offer
+                self.unload(model)
+        self._by_name = _by_name(self.all)
+        self._removed += known.values()
+        for model in known.values():
+            self.unload(model)
+
+    def _every(self) -> list[ServedModel]:
+        """Return all models, with those that are not listed any more and not closed yet."""
+        self._removed = [model for model in self._removed if model.opened is not None or model.is_opening]
+        return [*self.all, *self._removed]
+
+    def check_open(self, model: ServedModel, autoload: bool | None = None) -> None:
+        """Raise HTTPException (400) for a closed model that a request may not open.
+
+        `autoload` is what the request says, None if nothing. One that idled only sleeps.
+        """
+        may_open = self.settings.autoload if autoload is None else autoload
+        if not (may_open or model.is_ready or model.is_opening or model.sleeps):
+            raise HTTPException(400, f"{model.name} is not loaded; POST /models/load opens it")
 
     async def use(self, model: ServedModel) -> OpenedModel:
         """Return a model once it is open; it stays open until `release`.
@@ -258,6 +306,7 @@ class ServedModels:
 
     def unload(self, model: ServedModel) -> None:
         """Close a model: stop its opening, or give its running answers `STOP_S` and cut them."""
+        model.sleeps = False
         if model.opened is not None and model.closing is None:
             model.closing = asyncio.create_task(self._unloaded(model))
         elif model.is_opening:
@@ -266,18 +315,18 @@ class ServedModels:
     def stop(self) -> None:
         """Stop opening models: the server is to end."""
         self._ends = True
-        for model in self.all:
+        for model in self._every():
             self._stop(model, ServerEndsError(_ENDS))
 
     def cut(self) -> None:
         """End all answers in progress with an error."""
-        for model in self.all:
+        for model in self._every():
             if model.opened is not None:
                 model.opened.cut(_ENDS)
 
     def close(self) -> None:
         """Free all models, when the server has ended."""
-        for model in self.all:
+        for model in self._every():
             opened = model.opened
             model.opened = None
             if opened is not None:
@@ -286,6 +335,7 @@ class ServedModels:
     def _begin(self, model: ServedModel) -> None:
         if model.opening is None and not model.is_ready:
             model.stopped = False
+            model.sleeps = False
             model.failure = ""
             model.opening = asyncio.create_task(self._open(model))
 
@@ -314,18 +364,19 @@ class ServedModels:
         on_progress = self._progress_of(model)
         self._log(f"opening {model.name}")
         while True:
-            await self._until(model, lambda: not any(other.closing for other in self.all))
+            await self._until(model, lambda: not any(other.closing for other in self._every()))
             others = self._in_order_of_leaving()
             model.progress = 0.0
             held = [other.held for other in others]
             prepared = await to_thread(model.offer.prepare, held, on_progress)
-            if _is_unwanted(model) or prepared.closes:
+            closes = max(prepared.closes, self._too_many(others))
+            if _is_unwanted(model) or closes:
                 await to_thread(prepared.drop)
             if _is_unwanted(model):
                 raise Cancelled
-            if not prepared.closes:
+            if not closes:
                 break
-            await self._make_room(model, others[: prepared.closes])
+            await self._make_room(model, others[:closes])
         model.opened = await to_thread(_opened, model, prepared, on_progress)
         model.held = prepared.held
         model.used_at = time.monotonic()
@@ -345,9 +396,14 @@ class ServedModels:
 
         return on_progress
 
+    def _too_many(self, others: Sequence[ServedModel]) -> int:
+        """Return the number of open models to close so that one more may be open."""
+        most = self.settings.most_open
+        return max(0, len(others) + 1 - most) if most else 0
+
     def _in_order_of_leaving(self) -> list[ServedModel]:
         """Return the open models: idle ones first, and of those the one that was not used for the longest."""
-        is_open = [model for model in self.all if model.opened is not None]
+        is_open = [model for model in self._every() if model.opened is not None]
         return sorted(is_open, key=lambda model: (model.uses > 0, model.used_at))
 
     async def _make_room(self, model: ServedModel, others: Sequence[ServedModel]) -> None:
@@ -407,12 +463,14 @@ class ServedModels:
 
     def _watch(self, model: ServedModel) -> None:
         """Close a model when it has idled for long enough."""
-        if self._idle_s is not None and not model.uses:
-            asyncio.get_running_loop().call_later(self._idle_s, self._look, model, model.used_at)
+        idle_s = self.settings.idle_s
+        if idle_s is not None and not model.uses:
+            asyncio.get_running_loop().call_later(idle_s, self._look, model, model.used_at)
 
     def _look(self, model: ServedModel, used_at: float) -> None:
         if model.is_ready and not model.uses and model.used_at == used_at:
-            reason = f"after {duration(self._idle_s or 0)} without a request"
+            reason = f"after {duration(self.settings.idle_s or 0)} without a request"
+            model.sleeps = True
             model.closing = asyncio.create_task(self._close(model, reason))
 
     async def _close(self, model: ServedModel, reason: str) -> None:
@@ -427,6 +485,15 @@ class ServedModels:
 
     def _log(self, line: str) -> None:
         self.report(f"{time.strftime('%H:%M:%S')}  {safe_line(line)}")
+
+
+def _by_name(models: Sequence[ServedModel]) -> dict[str, ServedModel]:
+    """Return the models by all their names; an alias is not another model's name."""
+    found = {name: model for model in models for name in model.offer.ids}
+    for model in models:
+        for name in model.offer.aliases:
+            found.setdefault(name, model)
+    return found
 
 
 def _opened(model: ServedModel, prepared: PreparedModel, on_progress: OnProgress) -> OpenedModel:

@@ -1,4 +1,4 @@
-"""What answers requests, an open pair or a model for embeddings, and the protocols of requests."""
+"""What answers requests, an open pair or a model that writes no text, and the protocols of requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from localspec.app.answer_json import Json
 from localspec.chat.answer_settings import SessionRequest, followed
 from localspec.chat.figures import note, summary_line
 from localspec.chat.tool_use.kit import ToolKit
-from localspec.inference.embedder import Embedder
+from localspec.inference.encoders import Encoder
 from localspec.inference.interface import check_room
 from localspec.llama.library import LLAMA_BUILD
 from localspec.safe_text import safe_line
@@ -178,26 +178,29 @@ class ChatService:
         self.report(f"{time.strftime('%H:%M:%S')}  {asked.profile.name}  {line}{waited_for}")
 
 
+E_co = TypeVar("E_co", bound=Encoder, covariant=True)
+
+
 @dataclass(frozen=True, slots=True)
-class EmbeddingService:
-    """An open model for embeddings, and the name that clients see."""
+class EncoderService(Generic[E_co]):
+    """An open model for embeddings or reranking, and the name that clients see."""
 
     name: str
-    embedder: Embedder
+    encoder: E_co
 
     def cut(self, _reason: str) -> None:
         """Do nothing: a text is read in a moment."""
 
     def close(self) -> None:
         """Free the model."""
-        self.embedder.close()
+        self.encoder.close()
 
 
 S_contra = TypeVar("S_contra", contravariant=True)
 
 
 class Handler(PythonProtocol[S_contra]):
-    """Answers requests with what is open: a pair, a model for embeddings, or all models of the server."""
+    """Answers requests with what is open: a pair, another model, or all models of the server."""
 
     def __call__(self, open_now: S_contra, request: Request, /) -> Awaitable[Response]:
         """Answer a request."""
@@ -210,7 +213,7 @@ def comment(words: str, _path: str, _model: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Protocol(Generic[S_contra]):
-    """Paths with the handlers of what is sent there or only `told`, and the wording of errors.
+    """Paths with the handlers of what is sent there, only `told` or `removed`, and the wording of errors.
 
     The bodies of those that need a model name it, unless it is always the first. A stream, which `streams`
     says is the usual reply, says by `opening` that its model is being opened, in the words, for the path and
@@ -220,6 +223,7 @@ class Protocol(Generic[S_contra]):
     handlers: Mapping[str, Handler[S_contra]] = field(default_factory=dict)
     error: Callable[[ApiError], Json] = error
     told: Mapping[str, Handler[S_contra]] = field(default_factory=dict)
+    removed: Mapping[str, Handler[S_contra]] = field(default_factory=dict)
     names_model: bool = True
     streams: bool = False
     form: StreamForm = SERVER_SENT

@@ -44,6 +44,7 @@ class NamedPair:
     draft: str = ""
     context: int | None = None
     embeddings: str = ""  # a model for embeddings instead of a pair
+    rerank: str = ""  # a model for reranking instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +161,10 @@ def _templates(table: TomlTable, folder: Path) -> Iterator[tuple[str, Path | Non
 def _pairs(table: TomlTable, folder: Path) -> Iterator[NamedPair]:
     for name in table:
         pair = table.table(name)
-        pair.allow(("target", "draft", "context", "embeddings"))
-        if "embeddings" in pair:
-            pair.allow(("embeddings",))
+        pair.allow(("target", "draft", "context", "embeddings", "rerank"))
+        encoder = next((key for key in ("embeddings", "rerank") if key in pair), None)
+        if encoder is not None:
+            pair.allow((encoder,))
         else:
             pair.require("target", "name a file, or a model of `localspec models`")
         yield NamedPair(
@@ -171,6 +173,7 @@ def _pairs(table: TomlTable, folder: Path) -> Iterator[NamedPair]:
             _model(pair, "draft", folder),
             _context(pair) if "context" in pair else None,
             _model(pair, "embeddings", folder),
+            _model(pair, "rerank", folder),
         )
 
 

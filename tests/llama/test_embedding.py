@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from localspec.errors import UserError
-from localspec.inference.embedder import Embedder
+from localspec.inference.encoders import Embedder
 from localspec.llama.embedding import EmbeddingModel, open_embedding_model
 from localspec.types.models import ModelOptions
 from tests.llama import tiny
@@ -39,31 +39,7 @@ def ending(path: Path) -> Path:
 
 def encoder(path: Path) -> Path:
     """A model that looks both ways, as embedding models of BERT's kind do."""
-    recipe = tiny.Recipe(path, "bert")
-    tokens = recipe.vocabulary()
-    tiny._shape(recipe)
-    writer = recipe.writer
-    writer.add_layer_norm_eps(1e-5)
-    writer.add_causal_attention(False)
-    writer.add_token_type_count(2)
-    writer.add_pooling_type(gguf.PoolingType.MEAN)
-    recipe.matrix("token_embd", tokens, tiny.WIDTH)
-    recipe.matrix("position_embd", tiny.CONTEXT, tiny.WIDTH)
-    recipe.matrix("token_types", 2, tiny.WIDTH)
-    recipe.ones("token_embd_norm")
-    writer.add_tensor("token_embd_norm.bias", np.zeros(tiny.WIDTH, np.float32))
-    for layer in range(tiny.LAYERS):
-        for part in ("attn_q", "attn_k", "attn_v", "attn_output"):
-            recipe.matrix(f"blk.{layer}.{part}", tiny.WIDTH, tiny.WIDTH)
-            writer.add_tensor(f"blk.{layer}.{part}.bias", np.zeros(tiny.WIDTH, np.float32))
-        recipe.matrix(f"blk.{layer}.ffn_up", tiny.FEED_FORWARD, tiny.WIDTH)
-        recipe.matrix(f"blk.{layer}.ffn_down", tiny.WIDTH, tiny.FEED_FORWARD)
-        writer.add_tensor(f"blk.{layer}.ffn_up.bias", np.zeros(tiny.FEED_FORWARD, np.float32))
-        writer.add_tensor(f"blk.{layer}.ffn_down.bias", np.zeros(tiny.WIDTH, np.float32))
-        for norm in ("attn_output_norm", "layer_output_norm"):
-            recipe.ones(f"blk.{layer}.{norm}")
-            writer.add_tensor(f"blk.{layer}.{norm}.bias", np.zeros(tiny.WIDTH, np.float32))
-    return recipe.write()
+    return tiny.encoder(path, adjust=lambda recipe: recipe.writer.add_pooling_type(gguf.PoolingType.MEAN))
 
 
 KINDS: dict[str, Callable[[Path], Path]] = {

@@ -173,6 +173,53 @@ def recurrent(path: Path) -> Path:
     return recipe.write()
 
 
+def encoder(path: Path, *, adjust: Callable[[Recipe], None] | None = None) -> Path:
+    """A model that looks both ways, as embedding models of BERT's kind do."""
+    recipe = Recipe(path, "bert")
+    tokens = recipe.vocabulary()
+    _shape(recipe)
+    writer = recipe.writer
+    writer.add_layer_norm_eps(1e-5)
+    writer.add_causal_attention(False)
+    writer.add_token_type_count(2)
+    recipe.matrix("token_embd", tokens, WIDTH)
+    recipe.matrix("position_embd", CONTEXT, WIDTH)
+    recipe.matrix("token_types", 2, WIDTH)
+    recipe.ones("token_embd_norm")
+    writer.add_tensor("token_embd_norm.bias", np.zeros(WIDTH, np.float32))
+    for layer in range(LAYERS):
+        for part in ("attn_q", "attn_k", "attn_v", "attn_output"):
+            recipe.matrix(f"blk.{layer}.{part}", WIDTH, WIDTH)
+            writer.add_tensor(f"blk.{layer}.{part}.bias", np.zeros(WIDTH, np.float32))
+        recipe.matrix(f"blk.{layer}.ffn_up", FEED_FORWARD, WIDTH)
+        recipe.matrix(f"blk.{layer}.ffn_down", WIDTH, FEED_FORWARD)
+        writer.add_tensor(f"blk.{layer}.ffn_up.bias", np.zeros(FEED_FORWARD, np.float32))
+        writer.add_tensor(f"blk.{layer}.ffn_down.bias", np.zeros(WIDTH, np.float32))
+        for norm in ("attn_output_norm", "layer_output_norm"):
+            recipe.ones(f"blk.{layer}.{norm}")
+            writer.add_tensor(f"blk.{layer}.{norm}.bias", np.zeros(WIDTH, np.float32))
+    if adjust is not None:
+        adjust(recipe)
+    return recipe.write()
+
+
+def thinker(path: Path, *, adjust: Callable[[Recipe], None] | None = None) -> Path:
+    """A model of Qwen3's kind, whose head may rank documents."""
+    recipe = Recipe(path, "qwen3")
+    tokens = recipe.vocabulary(adds_bos=False)
+    _shape(recipe)
+    recipe.writer.add_key_length(WIDTH // HEADS)
+    recipe.writer.add_value_length(WIDTH // HEADS)
+    recipe.matrix("token_embd", tokens, WIDTH)
+    recipe.ones("output_norm")
+    for layer in range(LAYERS):
+        _attention_block(recipe, layer)
+        recipe.ones(f"blk.{layer}.attn_q_norm", f"blk.{layer}.attn_k_norm", width=WIDTH // HEADS)
+    if adjust is not None:
+        adjust(recipe)
+    return recipe.write()
+
+
 def embedding(path: Path) -> Path:
     recipe = Recipe(path, "bert")
     recipe.vocabulary()

@@ -14,7 +14,7 @@ from uvicorn import Server
 from localspec.chat.answer_settings import SessionRequest
 from localspec.chat.tool_use.kit import ToolKit
 from localspec.hardware.placement.room import HeldMemory
-from localspec.inference.embedder import Embedder
+from localspec.inference.encoders import Embedder
 from localspec.inference.interface import SharedModels
 from localspec.server.application import AccessPolicy, application, http_server
 from localspec.server.served import ServedModels

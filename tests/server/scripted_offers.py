@@ -11,11 +11,11 @@ from localspec.chat.answer_settings import nothing_known, with_auto
 from localspec.errors import Cancelled, LocalSpecError, UserError
 from localspec.hardware.memory.needs import DeviceNeed
 from localspec.hardware.placement.room import HeldMemory
-from localspec.inference.embedder import Embedder
+from localspec.inference.encoders import Embedder
 from localspec.inference.interface import SharedModels
 from localspec.server.queue import EngineQueue
 from localspec.server.served import Kind, ModelDescription, OnProgress, PreparedModel
-from localspec.server.service import ChatService, EmbeddingService, ServerSettings
+from localspec.server.service import ChatService, EncoderService, ServerSettings
 from localspec.storage.profiles import Profile, profiles
 from tests.cli.fake_runtime import model_info
 
@@ -35,6 +35,7 @@ class ScriptedPair:
     fails: LocalSpecError | None = None
     may_open: threading.Semaphore | None = None
     kind: Kind = "chat"
+    is_listed: bool = True
     openings: int = 0
     is_opening: threading.Event = field(default_factory=threading.Event)
 
@@ -82,6 +83,7 @@ class ScriptedEmbeddings:
     embedder: Embedder
     size: int = 1
     kind: Kind = "embeddings"
+    is_listed: bool = True
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -101,12 +103,14 @@ class ScriptedEmbeddings:
     def prepare(self, others: Sequence[HeldMemory], on_progress: OnProgress) -> PreparedModel:
         return prepared(self.size, others, lambda _on_progress: self.opened())
 
-    def opened(self) -> EmbeddingService:
-        return EmbeddingService(self.name, self.embedder)
+    def opened(self) -> EncoderService[Embedder]:
+        return EncoderService(self.name, self.embedder)
 
 
 def prepared(
-    size: int, others: Sequence[HeldMemory], opens: Callable[[OnProgress], ChatService | EmbeddingService]
+    size: int,
+    others: Sequence[HeldMemory],
+    opens: Callable[[OnProgress], ChatService | EncoderService[Embedder]],
 ) -> PreparedModel:
     """Plan a model of a size: it closes as many others as it needs to."""
     if size > ROOM:

@@ -10,7 +10,7 @@ import numpy as np
 import openai
 import pytest
 
-from localspec.inference.embedder import Embedder
+from localspec.inference.encoders import Embedder
 from localspec.types.models import ModelOptions
 from tests.llama import tiny
 from tests.server.running import Served, serving

@@ -83,7 +83,7 @@ def test_the_figures_have_llama_servers_names(made_up: Served) -> None:
     assert figures["llamacpp:n_tokens_max"] >= 5
 
 
-@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/props", "/slots/0", "/v1/audio/transcriptions"])
+@pytest.mark.parametrize("path", ["/v1/props", "/props", "/slots/0", "/v1/audio/transcriptions"])
 def test_what_llama_server_offers_beyond_is_refused_by_name(made_up: Served, path: str) -> None:
     reply = made_up.post(path, {})
     assert reply.status_code == 501

@@ -9,14 +9,14 @@ import gguf
 import pytest
 
 from localspec.app import offered as offered_module
-from localspec.app.offered import Offered, OfferedEmbeddings, OfferedPair, offered
+from localspec.app.offered import ModelSources, Offered, OfferedEncoder, OfferedPair, offered
 from localspec.chat.answer_settings import SessionRequest
 from localspec.errors import UserError
 from localspec.hardware.placement.room import HeldMemory
 from localspec.models.local import find_models
 from localspec.models.pair_request import ModelRequest, PairRequest
-from localspec.server.offers import ChatOffer, EmbeddingOffer, PairSettings, named_offers
-from localspec.server.served import ServedModels
+from localspec.server.offers import ChatOffer, EncoderOffer, PairSettings, named_offers
+from localspec.server.served import RouterSettings, ServedModels
 from localspec.server.service import ServerSettings
 from localspec.storage.config import NamedPair
 from tests.llama import tiny
@@ -35,7 +35,7 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def served(each: Sequence[Offered]) -> ServedModels:
-    return ServedModels(named_offers(each, SETTINGS, PROFILES), SERVER, any_name=False)
+    return ServedModels(named_offers(each, SETTINGS, PROFILES), SERVER, RouterSettings(any_name=False))
 
 
 def test_the_table_names_pairs_and_models_for_embeddings(
@@ -46,15 +46,15 @@ def test_the_table_names_pairs_and_models_for_embeddings(
         NamedPair("alone", str(demo_target)),
         NamedPair("vectors", embeddings=str(vectors)),
     )
-    large, alone, embeddings = offered(PairRequest(context=2048, mode="ngram"), pairs)
+    large, alone, embeddings = offered(PairRequest(context=2048, mode="ngram"), ModelSources(pairs=pairs))
     assert isinstance(large, OfferedPair)
     assert isinstance(alone, OfferedPair)
     assert (large.request.target.name, large.request.draft.name) == (str(demo_target), str(demo_draft))
     assert (large.request.context, large.request.mode, large.finds_draft) == (4096, "ngram", False)
     assert (alone.request.context, alone.request.draft.name) == (2048, None)
-    assert embeddings == OfferedEmbeddings("vectors", vectors)
+    assert embeddings == OfferedEncoder("vectors", vectors)
     with pytest.raises(UserError, match="no model `missing`"):
-        offered(PairRequest(), [NamedPair("vectors", embeddings="missing")])
+        offered(PairRequest(), ModelSources(pairs=(NamedPair("vectors", embeddings="missing"),)))
 
 
 def test_without_a_table_the_models_on_disk_are_offered(
@@ -64,17 +64,20 @@ def test_without_a_table_the_models_on_disk_are_offered(
     found = find_models([tmp_path, vectors.parent], bundled=[demo_target, demo_draft], places=[])
     monkeypatch.setattr(offered_module, "on_this_computer", lambda: found)
     first = OfferedPair("mine", PairRequest(ModelRequest(str(demo_target))))
-    assert [each.name for each in offered(PairRequest(), (), first, demo_target)] == ["mine", "vectors"]
-    pair, embeddings = sorted(offered(PairRequest(), ()), key=lambda each: each.name)
+    assert [each.name for each in offered(PairRequest(), ModelSources(), first, demo_target)] == [
+        "mine",
+        "vectors",
+    ]
+    pair, embeddings = sorted(offered(PairRequest(), ModelSources()), key=lambda each: each.name)
     assert isinstance(pair, OfferedPair)
     assert (pair.name, pair.finds_draft) == ("demo-target", True)
-    assert embeddings == OfferedEmbeddings("vectors", vectors)
+    assert embeddings == OfferedEncoder("vectors", vectors)
 
 
 def test_profiles_stand_behind_a_colon(demo_target: Path, vectors: Path) -> None:
     request = PairRequest(ModelRequest(str(demo_target)))
     models = served(
-        [OfferedPair("a", request), OfferedPair("b:coding", request), OfferedEmbeddings("v", vectors)]
+        [OfferedPair("a", request), OfferedPair("b:coding", request), OfferedEncoder("v", vectors)]
     )
     a, b, v = models.all
     for name, model in {"a": a, "a:coding": a, "b:coding": b, "b:coding:general": b, "coding": a}.items():
@@ -106,7 +109,7 @@ def test_files_say_what_a_closed_model_can(
     missing = PairRequest(ModelRequest(str(tmp_path / "gone.gguf")))
     with pytest.raises(UserError, match=r"gone\.gguf"):
         ChatOffer(missing, SETTINGS, PROFILES, ("a",)).describe()
-    assert EmbeddingOffer("v", vectors).describe().target.path == vectors
+    assert EncoderOffer("v", vectors).describe().target.path == vectors
 
 
 @pytest.mark.slow
@@ -126,5 +129,5 @@ def test_real_models_open_and_close(demo_target: Path, demo_draft: Path, vectors
     service = prepared.open(on_progress)
     assert shares
     service.close()
-    embeddings = EmbeddingOffer("v", vectors).prepare([prepared.held], on_progress)
+    embeddings = EncoderOffer("v", vectors).prepare([prepared.held], on_progress)
     embeddings.open(on_progress).close()

@@ -16,7 +16,7 @@ from uvicorn import Server
 from localspec.chat.answer_settings import SessionRequest
 from localspec.errors import EngineDied, LocalSpecError, ModelFileError
 from localspec.server import application, opening, served
-from localspec.server.served import ServedModel, ServedModels
+from localspec.server.served import RouterSettings, ServedModel, ServedModels
 from localspec.server.service import ServerSettings
 from tests.server.running import serving_models
 from tests.server.scripted_offers import ScriptedPair
@@ -43,7 +43,9 @@ class Rig:
         self.pairs = {
             name: ScriptedPair(name, self._opens(name), settings, size) for name, size in self.sizes.items()
         }
-        self.models = ServedModels(self.pairs.values(), settings, any_name=self.any_name, idle_s=self.idle_s)
+        self.models = ServedModels(
+            self.pairs.values(), settings, RouterSettings(any_name=self.any_name, idle_s=self.idle_s)
+        )
 
     def _opens(self, name: str) -> Callable[[], TurningModels]:
         def open_models() -> TurningModels:

@@ -200,6 +200,17 @@ class Parser(argparse.ArgumentParser):
         set_up_logging(verbose=args.verbose)
         return args
 
+    def flag(self, name: str) -> tuple[str, argparse.Action] | None:
+        """Return the flag of a name without its dashes, as it is spelled, and what it does."""
+        known = self._option_string_actions
+        spelled = (f"--{name}", f"-{name}")
+        return next(((each, known[each]) for each in spelled if each in known), None)
+
+    @property
+    def flag_names(self) -> list[str]:
+        """Return the long names of all flags, without their dashes."""
+        return [name.removeprefix("--") for name in self._option_string_actions if name.startswith("--")]
+
     def print_help(self, file: SupportsWrite[str] | None = None) -> None:
         """Print the help; unlike argparse's own, this raises OSError where the disk is full."""
         (sys.stdout if file is None else file).write(self.format_help())
