@@ -15,7 +15,7 @@ from localspec.demo import bundled_pair
 from localspec.errors import ModelFileError
 from localspec.gguf import Header, check_model_file, is_embedding_model, is_reranker, read_model
 from localspec.models.default_pair import on_this_computer
-from localspec.models.local import UNFINISHED, find_models
+from localspec.models.local import UNFINISHED, find_models, named
 from localspec.models.names import stem_of
 from localspec.models.pair_files import local_file
 from localspec.models.pair_request import ModelChoice, PairRequest
@@ -89,6 +89,12 @@ def name_of_file(target: Path) -> str:
     real = os.path.realpath(target)
     same = (model.name for model in on_this_computer() if os.path.realpath(model.path) == real)
     return next(same, stem_of(target.name))
+
+
+def in_folder(folder: Path, name: str) -> str:
+    """Return the path of a model in a folder by its name there, the name itself if there is none."""
+    model = named(name, find_models([folder], places=()))
+    return name if model is None else str(model.path)
 
 
 def _of_table(request: PairRequest, pairs: Sequence[NamedPair]) -> Iterator[Offered]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from starlette.exceptions import HTTPException
@@ -23,6 +24,7 @@ from localspec.server.served import ServedModel, ServedModels
 from localspec.server.service import Protocol
 
 HEADER = "x-conversation-id"
+HELD_S = 10.0  # that a reply waits for the model to be open: a stop sets its status until then
 KEPT_S = 300.0  # a stream that has ended
 MAX_BYTES = 4 * 2**20  # of a stream; its first bytes go
 MAX_STREAMS = 32  # that have ended
@@ -79,11 +81,14 @@ class ResumableStream:
         self.changed = asyncio.Event()
 
     async def begun(self) -> None:
-        """Wait for the response to begin; raises what it fails with before."""
+        """Wait for the response to begin, or to fail."""
         while self.start is None and self.ended_at is None:
             await self.changed.wait()
-        if self.start is None and self.failure is not None:
-            raise self.failure
+
+    async def opened(self) -> None:
+        """Wait for the model of a stream to be open."""
+        while self.is_opening:
+            await self.changed.wait()
 
     async def bytes_from(self, at: int) -> AsyncGenerator[bytes]:
         """Yield what it has sent from a byte on, until its end."""
@@ -115,7 +120,14 @@ class ResumableStreams:
         stream = self._streams[name] = ResumableStream(model)
         detached = Request(request.scope, _Nothing().receive)
         stream.task = asyncio.create_task(_respond(stream, detached, respond))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HELD_S):
+                await stream.opened()
         await stream.begun()
+        if stream.failure is not None:
+            if self._streams.get(name) is stream:
+                del self._streams[name]
+            raise stream.failure
         return _reply(stream, 0)
 
     def stop(self, name: str) -> None:

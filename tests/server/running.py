@@ -14,12 +14,12 @@ from uvicorn import Server
 from localspec.chat.answer_settings import SessionRequest
 from localspec.chat.tool_use.kit import ToolKit
 from localspec.hardware.placement.room import HeldMemory
-from localspec.inference.encoders import Embedder
+from localspec.inference.encoders import Embedder, Reranker
 from localspec.inference.interface import SharedModels
 from localspec.server.application import AccessPolicy, application, http_server
 from localspec.server.served import ServedModels
 from localspec.server.service import ChatService, ServerSettings
-from tests.server.scripted_offers import ScriptedEmbeddings, ScriptedPair
+from tests.server.scripted_offers import ScriptedEncoder, ScriptedPair
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,23 @@ def serving(
     open_models: Callable[[], SharedModels],
     policy: AccessPolicy | None = None,
     embedder: Embedder | None = None,
+    reranker: Reranker | None = None,
     kit: ToolKit | None = None,
 ) -> Iterator[Served]:
     """Serve what `open_models` opens, at a free port."""
     lines: list[str] = []
     settings = ServerSettings("auto", SessionRequest(), lines.append, kit=kit)
     pair = ScriptedPair("pair", open_models, settings, is_named=False)
-    vectors = None if embedder is None else ScriptedEmbeddings(embedder.info.name, embedder)
-    models = ServedModels([pair] if vectors is None else [pair, vectors], settings)
+    others = list[ScriptedEncoder]()
+    if embedder is not None:
+        others.append(ScriptedEncoder(embedder.info.name, embedder))
+    if reranker is not None:
+        others.append(ScriptedEncoder(reranker.info.name, reranker, kind="rerank"))
+    models = ServedModels([pair, *others], settings)
     service = pair.opened()
     models.has_opened(models.all[0], service, HeldMemory())
-    if vectors is not None:
-        models.has_opened(models.all[1], vectors.opened(), HeldMemory())
+    for model, other in zip(models.all[1:], others, strict=True):
+        models.has_opened(model, other.opened(), HeldMemory())
     with serving_models(models, policy) as (port, client, server):
         yield Served(port, service, client, server, lines)
 

@@ -11,7 +11,7 @@ from localspec.chat.answer_settings import nothing_known, with_auto
 from localspec.errors import Cancelled, LocalSpecError, UserError
 from localspec.hardware.memory.needs import DeviceNeed
 from localspec.hardware.placement.room import HeldMemory
-from localspec.inference.encoders import Embedder
+from localspec.inference.encoders import Encoder
 from localspec.inference.interface import SharedModels
 from localspec.server.queue import EngineQueue
 from localspec.server.served import Kind, ModelDescription, OnProgress, PreparedModel
@@ -76,11 +76,11 @@ class ScriptedPair:
 
 
 @dataclass(eq=False)
-class ScriptedEmbeddings:
-    """A model for embeddings."""
+class ScriptedEncoder:
+    """A model for embeddings or reranking."""
 
     name: str
-    embedder: Embedder
+    encoder: Encoder
     size: int = 1
     kind: Kind = "embeddings"
     is_listed: bool = True
@@ -98,19 +98,19 @@ class ScriptedEmbeddings:
         return {}
 
     def describe(self) -> ModelDescription:
-        return ModelDescription(self.embedder.info)
+        return ModelDescription(self.encoder.info)
 
     def prepare(self, others: Sequence[HeldMemory], on_progress: OnProgress) -> PreparedModel:
         return prepared(self.size, others, lambda _on_progress: self.opened())
 
-    def opened(self) -> EncoderService[Embedder]:
-        return EncoderService(self.name, self.embedder)
+    def opened(self) -> EncoderService[Encoder]:
+        return EncoderService(self.name, self.encoder)
 
 
 def prepared(
     size: int,
     others: Sequence[HeldMemory],
-    opens: Callable[[OnProgress], ChatService | EncoderService[Embedder]],
+    opens: Callable[[OnProgress], ChatService | EncoderService[Encoder]],
 ) -> PreparedModel:
     """Plan a model of a size: it closes as many others as it needs to."""
     if size > ROOM:

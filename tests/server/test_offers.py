@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,12 +12,14 @@ import pytest
 from localspec.app import offered as offered_module
 from localspec.app.offered import ModelSources, Offered, OfferedEncoder, OfferedPair, offered
 from localspec.chat.answer_settings import SessionRequest
+from localspec.cli.serve import parser
+from localspec.cli.shared.catalogue import ServedCatalogue
 from localspec.errors import UserError
 from localspec.hardware.placement.room import HeldMemory
 from localspec.models.local import find_models
 from localspec.models.pair_request import ModelRequest, PairRequest
 from localspec.server.offers import ChatOffer, EncoderOffer, PairSettings, named_offers
-from localspec.server.served import RouterSettings, ServedModels
+from localspec.server.served import OfferedModel, RouterSettings, ServedModels
 from localspec.server.service import ServerSettings
 from localspec.storage.config import NamedPair
 from tests.llama import tiny
@@ -35,7 +38,11 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def served(each: Sequence[Offered]) -> ServedModels:
-    return ServedModels(named_offers(each, SETTINGS, PROFILES), SERVER, RouterSettings(any_name=False))
+    return served_offers(named_offers(each, SETTINGS, PROFILES))
+
+
+def served_offers(offers: Sequence[OfferedModel]) -> ServedModels:
+    return ServedModels(offers, SERVER, RouterSettings(any_name=False))
 
 
 def test_the_table_names_pairs_and_models_for_embeddings(
@@ -131,3 +138,38 @@ def test_real_models_open_and_close(demo_target: Path, demo_draft: Path, vectors
     service.close()
     embeddings = EncoderOffer("v", vectors).prepare([prepared.held], on_progress)
     embeddings.open(on_progress).close()
+
+
+def test_presets_go_first_and_hide_the_files_that_they_open(
+    demo_target: Path, demo_draft: Path, vectors: Path, tmp_path: Path
+) -> None:
+    ini = tmp_path / "models.ini"
+    ini.write_text(
+        f"[*]\nc = 256\ntemp = 0.5\n[mine]\nmodel = {demo_target}\nmodel-draft = {demo_draft}\nc = 512\n"
+        "temp = 0.25\nparallel = 2\nalias = short\ndedup-cache-models = 1\n"
+        f"[vectors-too]\nmodel = {vectors}\nembedding = true\n[other]\nload-on-startup = 1\n",
+        "utf-8",
+    )
+    (tmp_path / "demo-target.gguf").symlink_to(demo_target)
+    shutil.copy(demo_target, tmp_path / "other.gguf")
+    shutil.copy(vectors, tmp_path / "vectors.gguf")
+    argv = ["--models-preset", str(ini), "--models-dir", str(tmp_path), "-n", "7"]
+    catalogue = ServedCatalogue(argv, parser(), SETTINGS, PROFILES, None, ())
+    models = served_offers(catalogue.offers())
+    listed = [model.name for model in models.all if model.offer.is_listed]
+    assert listed == ["mine", "vectors-too", "other", "vectors"]
+    assert catalogue.opened_at_start() == ("other",)
+    mine, hidden, other = (
+        models.find(name, "chat").offer for name in ("short:coding", "demo-target", "other")
+    )
+    assert isinstance(mine, ChatOffer)
+    assert isinstance(hidden, ChatOffer)
+    assert isinstance(other, ChatOffer)
+    assert (mine.request.context, hidden.request.context) == (512, 256)
+    assert other.request.target.name == str(tmp_path / "other.gguf")
+    asked = mine.settings.server.asked
+    assert (asked.sampling["temperature"], asked.answer.max_tokens, mine.settings.parallel) == (0.25, 7, 2)
+    assert hidden.settings.server.asked.sampling["temperature"] == 0.5
+    assert catalogue.offers() == [
+        model.offer for model in models.all
+    ]  # so nothing closes when it is read anew

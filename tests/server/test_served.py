@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import httpx2
 import pytest
 from uvicorn import Server
 
 from localspec.chat.answer_settings import SessionRequest
-from localspec.errors import EngineDied, LocalSpecError, ModelFileError
+from localspec.errors import EngineDied, LocalSpecError, ModelFileError, UserError
 from localspec.server import application, opening, served
 from localspec.server.served import RouterSettings, ServedModel, ServedModels
 from localspec.server.service import ServerSettings
@@ -34,6 +34,8 @@ class Rig:
     sizes: dict[str, int]
     any_name: bool = False
     idle_s: float | None = None
+    most_open: int = 0
+    autoload: bool = True
     lines: list[str] = field(default_factory=list)
     runtimes: dict[str, list[TurningModels]] = field(default_factory=dict)
     steps: dict[str, threading.Semaphore] = field(default_factory=dict)  # of answers, where they are held
@@ -43,9 +45,14 @@ class Rig:
         self.pairs = {
             name: ScriptedPair(name, self._opens(name), settings, size) for name, size in self.sizes.items()
         }
-        self.models = ServedModels(
-            self.pairs.values(), settings, RouterSettings(any_name=self.any_name, idle_s=self.idle_s)
+        router = RouterSettings(
+            any_name=self.any_name,
+            idle_s=self.idle_s,
+            most_open=self.most_open,
+            autoload=self.autoload,
+            offers=lambda: list(self.pairs.values()),
         )
+        self.models = ServedModels(self.pairs.values(), settings, router)
 
     def _opens(self, name: str) -> Callable[[], TurningModels]:
         def open_models() -> TurningModels:
@@ -418,3 +425,92 @@ def test_the_end_of_the_server_stops_an_opening(monkeypatch: pytest.MonkeyPatch)
         until(lambda: not rig["one"].is_opening)  # which the end of the block would let go on
     assert rig.status() == {"one": "unloaded", "two": "unloaded"}
     assert rig.runtimes == {}
+
+
+def test_no_more_models_are_open_than_allowed() -> None:
+    rig = Rig({"one": 1, "two": 1, "three": 1}, most_open=2)
+    rig.steps["one"] = threading.Semaphore(0)
+    with rig.running():
+        busy = rig.asks("one")
+        until(lambda: rig["one"].uses == 1 and rig["one"].opened is not None)
+        assert rig.ask("two").status_code == 200
+        assert all(reply.result(20).status_code == 200 for reply in [rig.asks("three") for _ in range(3)])
+        assert rig.status() == {"one": "loaded", "two": "unloaded", "three": "loaded"}
+        rig.steps["one"].release(10_000)
+        assert text(busy.result(20)) == "HHH"
+        props = rig.client.get("/props").json()
+        told = (props["role"], props["max_instances"], props["models_autoload"])
+        assert told == ("router", 2, True)
+        assert rig.client.get("/props", params={"model": "one"}).json()["model_alias"] == "one"
+
+
+def test_a_request_that_leaves_costs_no_other_model_its_place() -> None:
+    rig = Rig({"one": 1, "two": 1}, most_open=1)
+    rig.steps["one"] = threading.Semaphore(0)
+    with rig.running():
+        busy = rig.asks("one")
+        until(lambda: rig["one"].uses == 1 and rig["one"].opened is not None)
+        with pytest.raises(httpx2.TimeoutException):
+            rig.client.post(CHAT, json={"model": "two", "messages": []}, timeout=0.05)
+        until(lambda: not rig["two"].is_opening)
+        rig.steps["one"].release(10_000)
+        assert text(busy.result(20)) == "HHH"
+        assert rig.status() == {"one": "loaded", "two": "unloaded"}
+
+
+def test_without_autoload_models_open_by_hand_or_where_a_request_asks_for_it() -> None:
+    with Rig({"one": 1, "two": 1}, autoload=False).running() as rig:
+        reply = rig.ask("one")
+        assert (reply.status_code, reply.json()["error"]["message"]) == (
+            400,
+            "one is not loaded; POST /models/load opens it",
+        )
+        assert rig.post("load", "one").json() == {"success": True}
+        until(lambda: rig.status()["one"] == "loaded")
+        assert text(rig.ask("one")) == "HHH"
+        assert rig.ask("two", f"{CHAT}?autoload=true").status_code == 200
+        assert rig.ask("two", f"{CHAT}?autoload=false").status_code == 200  # it is open
+        assert rig.post("unload", "one").json() == {"success": True}
+        until(lambda: rig.status()["one"] == "unloaded")
+        assert rig.ask("one").status_code == 400
+
+
+def test_a_model_that_idled_wakes_without_autoload() -> None:
+    with Rig({"one": 1}, autoload=False, idle_s=0.02).running() as rig:
+        rig.post("load", "one")
+        until(lambda: rig["one"].sleeps)
+        assert text(rig.ask("one")) == "HHH"
+
+
+def test_the_list_is_read_anew_when_asked() -> None:
+    rig = Rig({"one": 1, "two": 1, "three": 1})
+    with rig.running():
+        for name in ("one", "two"):
+            assert rig.ask(name).status_code == 200
+        hidden = rig.pairs["three"]
+        hidden.is_listed = False
+        changed = ScriptedPair("two", rig.pairs["two"].open_models, rig.pairs["two"].settings, size=2)
+        new = ScriptedPair("four", changed.open_models, changed.settings)
+        rig.pairs = {"two": changed, "three": hidden, "four": new}
+        assert [each["id"] for each in rig.client.get("/models").json()["data"]] == ["one", "two"]
+        listed = rig.client.get("/models?reload=1").json()["data"]
+        assert [each["id"] for each in listed] == ["two", "four"]
+        until(lambda: rig.status() == {"two": "unloaded", "three": "unloaded", "four": "unloaded"})
+        until(lambda: sum("was closed as asked" in line for line in rig.lines) == 2)
+        assert rig.ask("one").status_code == 404
+        assert rig.ask("three").status_code == rig.ask("two").status_code == 200
+        assert rig["two"].held.by_device == {"CPU": 2}
+
+
+def test_a_list_that_cannot_be_read_stays_as_it_was() -> None:
+    rig = Rig({"one": 1})
+
+    def fails() -> list[ScriptedPair]:
+        raise UserError("presets.ini, line 3: this is no line", "correct it")
+
+    rig.models.settings = replace(rig.models.settings, offers=fails)
+    with rig.running():
+        reply = rig.client.get("/models?reload=1")
+        assert reply.status_code == 400
+        assert "presets.ini, line 3" in reply.json()["error"]["message"]
+        assert rig.ask("one").status_code == 200

@@ -14,6 +14,7 @@ from localspec.app.offered import (
     Offered,
     OfferedEncoder,
     OfferedPair,
+    in_folder,
     name_of_file,
     offered,
 )
@@ -61,9 +62,10 @@ class ServedCatalogue:
 
         presets = self._presets()
         args = presets.args
+        named = tuple(map(self._offered, presets.sections))
         hidden = tuple(path for preset in presets.sections if preset.hides_files for path in _files(preset))
         sources = ModelSources(
-            presets=tuple(map(self._offered, presets.sections)),
+            presets=named,
             pairs=read_config(config_dir() / "config.toml").pairs,
             folder=args.models_dir,
             hidden=hidden,
@@ -85,6 +87,9 @@ class ServedCatalogue:
         return read_presets(self.parser.parse_args(self.argv).models_preset, self.argv, self.parser)
 
     def _offered(self, preset: Preset) -> Offered:
+        folder = preset.args.models_dir
+        if folder is not None and not preset.has_source:
+            preset.args.model = in_folder(folder, preset.name)
         request = pair_request(preset.args)
         if preset.encodes is not None:
             return OfferedEncoder(preset.name, find_files(request, OnDisk()).target, preset.encodes)

@@ -34,8 +34,16 @@ _ENCODERS: Mapping[str, EncoderKind] = {
     "reranking": "rerank",
 }
 _OWN = ("alias", "load-on-startup", "dedup-cache-models", *_ENCODERS)
-_OF_THE_SERVER = ("host", "port", "api-key", "api-key-file", "ssl-key-file", "ssl-cert-file", "models-dir",
-                  "models-max", "models-preset", "models-autoload", "sleep-idle-seconds")  # fmt: skip
+_OF_THE_SERVER = {
+    "host": "--host",
+    "port": "--port",
+    "api-key": "--api-key",
+    "models-dir": "--models-dir",
+    "models-max": "--models-max",
+    "models-preset": "--models-preset",
+    "models-autoload": "--models-autoload",
+    "sleep-idle-seconds": "--idle",
+}
 _ALWAYS_SO = ("version", "jinja", "cont-batching", "kv-unified", "metrics", "slots", "ui", "no-ui", "webui",
               "no-webui", "offline", "warmup", "no-warmup", "stop-timeout", "tags")  # fmt: skip
 _MODELS = ("model", "model_draft", "hf_file")
@@ -43,10 +51,14 @@ _MODELS = ("model", "model_draft", "hf_file")
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A section: a model's name, its flags with those of the command line, and what no flag says."""
+    """A section: a model's name, its flags with those of the command line, and what no flag says.
+
+    Without a source its name is that of a model on disk.
+    """
 
     name: str
     args: argparse.Namespace
+    has_source: bool = True
     aliases: tuple[str, ...] = ()
     encodes: EncoderKind | None = None  # no text is written
     opens_at_start: bool = False
@@ -112,7 +124,7 @@ def _keys(section: SectionProxy) -> dict[str, str]:
         name = key
         if key.startswith(_VARIABLE):
             name = key.removeprefix(_VARIABLE).lower().replace("_", "-")
-        if name not in (*_OF_THE_SERVER, *_ALWAYS_SO):
+        if name not in _ALWAYS_SO:
             found[name] = value
     return found
 
@@ -128,13 +140,15 @@ class _Reader:
 
     def preset(self, name: str, keys: Mapping[str, str]) -> Preset:
         args = self.overridden(name, keys)
-        if args.model is None:
+        has_source = args.model is not None
+        if not has_source:
             args.model = name
         aliases = tuple(filter(None, map(str.strip, keys.get("alias", "").split(","))))
         encodes = (kind for key, kind in _ENCODERS.items() if self._switch(name, keys, key))
         return Preset(
             name,
             args,
+            has_source,
             aliases,
             next(encodes, None),
             self._switch(name, keys, "load-on-startup"),
@@ -158,14 +172,17 @@ class _Reader:
 
     def _flag(self, section: str, key: str, value: str) -> Iterator[str]:
         """Yield the words of a key's flag; raises UserError for one that is not offered."""
+        if key in _OF_THE_SERVER:
+            hint = f"start the server with {_OF_THE_SERVER[key]}"
+            raise self._error(section, f"`{key}` is not for one model, but for the server", hint)
         found = self._of_models.flag(key)
-        negative = self._of_models.flag(f"no-{key}")
-        if found is None and negative is None:
+        opposite = self._of_models.flag(key.removeprefix("no-") if key.startswith("no-") else f"no-{key}")
+        if found is None and opposite is None:
             raise self._error(section, f"`{key}` is not a flag of models", self._hint(key))
         if found is not None and found[1].nargs != 0:
             yield f"{next(name for name in found[1].option_strings if name.startswith('--'))}={value}"
             return
-        chosen = found if self._truth(section, key, value) else negative
+        chosen = found if self._truth(section, key, value) else opposite
         if chosen is not None:
             yield chosen[0]
 
