@@ -131,7 +131,7 @@ def _on_disk(request: PairRequest, sources: ModelSources, first: Path | None) ->
 
 
 def encoder_kind(header: Header) -> EncoderKind | None:
-    """Return what a model is for that writes no text, None for one that does."""
+    """Return the purpose of a model that writes no text, None for one that does."""
     if is_reranker(header):
         return "rerank"
     return "embeddings" if is_embedding_model(header) else None

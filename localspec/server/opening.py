@@ -62,7 +62,7 @@ async def named_model(request: Request, protocol: Protocol[Any]) -> NamedModel:
 
 
 def _autoload(request: Request) -> bool | None:
-    """Return what the address says about opening a model, as llama-server reads it."""
+    """Return whether the address allows a model to be opened, None if it leaves that open."""
     asked = request.query_params.get("autoload")
     return None if asked is None else asked in ("true", "1")
 

@@ -1,4 +1,4 @@
-"""Streams that go on without their client, which may read them again from any byte, as in llama-server.
+"""Streams that continue without their client, which may read them again from any byte, as in llama-server.
 
 A request with the header X-Conversation-Id begins one; `DELETE /v1/stream` ends it. What a stream has sent
 stays in memory for a while.
@@ -112,7 +112,7 @@ class ResumableStreams:
         self._streams: dict[str, ResumableStream] = {}
 
     async def response(self, name: str, model: ServedModel, request: Request, respond: Respond) -> Response:
-        """Return the response to a request, which goes on without the client; raises what it fails with."""
+        """Return the response to a request, which continues without the client; raises its failure."""
         if len(name) > _LONGEST_ID:
             raise UserError(f"the {HEADER} header is longer than {_LONGEST_ID} characters", "shorten it")
         self._drop_old()
@@ -229,7 +229,7 @@ def _reply(stream: ResumableStream, at: int) -> Response:
 
 
 def _described(name: str, stream: ResumableStream) -> Json:
-    """Return what a client may know of a stream, by llama-server's names."""
+    """Return the facts about a stream, by llama-server's names."""
     ended_s = None if stream.ended_at is None else time.monotonic() - stream.ended_at
     return {
         "conversation_id": name,

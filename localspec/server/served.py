@@ -159,7 +159,7 @@ class RouterSettings:
 
     With `any_name`, a name that is not known means the first model of its kind; without, it is refused.
     Models that were not used for `idle_s` are closed. At most `most_open` are open, 0: as many as fit.
-    Without `autoload` requests open none, unless they ask for it. `offers` names the models anew.
+    Without `autoload` requests open none, unless they ask for it. `offers` lists the models again.
     """
 
     any_name: bool = True
@@ -234,7 +234,7 @@ class ServedModels:
                 self.load(model)
 
     async def reload(self) -> None:
-        """Name the models anew: what is gone or has changed is closed; raises LocalSpecError."""
+        """List the models again, and close those that are gone or have changed; raises LocalSpecError."""
         if self.settings.offers is not None:
             self._replace_offers(await to_thread(self.settings.offers))
 

@@ -46,7 +46,7 @@ class FirstPair:
 class ServedCatalogue:
     """What a server with --models offers by its flags, which `parser` reads.
 
-    Files are read anew each time. The `first` goes before all others, and `others` behind.
+    Files are read again each time. The `first` goes before all others, and `others` behind.
     """
 
     argv: Sequence[str]
