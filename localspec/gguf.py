@@ -639,7 +639,8 @@ def _check_kind(header: Header) -> None:
         raise ModelFileError(f"{path} is {what}", "choose a chat model")
     if is_reranker(header):
         raise ModelFileError(
-            f"{path} is a reranking model ({architecture}): it writes no text", "choose a chat model"
+            f"{path} is a reranking model ({architecture}): it writes no text",
+            "choose a chat model; `localspec serve --rerank` ranks documents with this one",
         )
     if is_embedding_model(header):
         raise ModelFileError(

@@ -12,7 +12,7 @@ from typing import Literal
 from localspec import smollm2
 from localspec.chat.answer_settings import SessionRequest
 from localspec.demo import bundled_pair
-from localspec.errors import ModelFileError
+from localspec.errors import ModelFileError, UserError
 from localspec.gguf import Header, check_model_file, is_embedding_model, is_reranker, read_model
 from localspec.models.default_pair import on_this_computer
 from localspec.models.local import UNFINISHED, find_models, named
@@ -128,6 +128,14 @@ def _on_disk(request: PairRequest, sources: ModelSources, first: Path | None) ->
             check_model_file(model.path)
             chosen = _choosing(request, str(model.path), "")
             yield OfferedPair(model.name, chosen, finds_draft=True, is_listed=is_listed)
+
+
+def encoder(path: Path, kind: EncoderKind) -> OfferedEncoder:
+    """Return a model that writes no text by its file; raises UserError if it cannot be used for that."""
+    header = read_model(path)
+    if kind == "rerank" and not is_reranker(header):
+        raise UserError(f"{header.name} has no head that ranks documents", "choose a reranking model")
+    return OfferedEncoder(header.name, path, kind)
 
 
 def encoder_kind(header: Header) -> EncoderKind | None:

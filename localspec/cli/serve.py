@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.app.offered import OfferedEncoder
+from localspec.app.offered import OfferedEncoder, encoder
 from localspec.app.opening import plan_encoder, report_plan, with_config
 from localspec.chat.answer_settings import AUTO, with_auto
 from localspec.cli.shared import opening
@@ -38,7 +38,6 @@ from localspec.cli.shared.arguments import (
 from localspec.cli.shared.catalogue import FirstPair, ServedCatalogue, parallel_of
 from localspec.cli.shared.console import SUCCESS, exit_on_signals, say
 from localspec.errors import LocalSpecError, UserError
-from localspec.gguf import read_model
 from localspec.inference.interface import SharedModels
 from localspec.models.default_pair import name_of
 from localspec.models.pair_files import PairFiles, local_file
@@ -199,13 +198,13 @@ def _router_settings(args: argparse.Namespace, catalogue: ServedCatalogue) -> Ro
 
 
 def _encoders(args: argparse.Namespace) -> list[OfferedEncoder]:
-    """Return the models of --embeddings and --rerank; raises UserError for files that are not there."""
+    """Return the models of --embeddings and --rerank, whose mistakes show early; raises UserError."""
     kinds: tuple[tuple[EncoderKind, str | None], ...] = (
         ("embeddings", args.embeddings),
         ("rerank", args.rerank),
     )
     paths = [(kind, local_file(named, opening.TERMINAL)) for kind, named in kinds if named is not None]
-    return [OfferedEncoder(read_model(path).name, path, kind) for kind, path in paths]
+    return [encoder(path, kind) for kind, path in paths]
 
 
 def _profiles(usual: str) -> dict[str, Profile]:

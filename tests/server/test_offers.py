@@ -10,7 +10,7 @@ import gguf
 import pytest
 
 from localspec.app import offered as offered_module
-from localspec.app.offered import ModelSources, Offered, OfferedEncoder, OfferedPair, offered
+from localspec.app.offered import ModelSources, Offered, OfferedEncoder, OfferedPair, encoder, offered
 from localspec.chat.answer_settings import SessionRequest
 from localspec.cli.serve import parser
 from localspec.cli.shared.catalogue import ServedCatalogue
@@ -173,3 +173,9 @@ def test_presets_go_first_and_hide_the_files_that_they_open(
     assert catalogue.offers() == [
         model.offer for model in models.all
     ]  # so nothing closes when it is read anew
+
+
+def test_a_model_without_a_head_ranks_nothing(vectors: Path) -> None:
+    assert encoder(vectors, "embeddings") == OfferedEncoder("vectors", vectors)
+    with pytest.raises(UserError, match="no head that ranks"):
+        encoder(vectors, "rerank")
