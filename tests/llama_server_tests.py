@@ -62,6 +62,8 @@ _OTHERWISE = {
     "test_metrics_disabled": "/metrics is always there",
     "test_server_slots": "/slots is always there",
     "test_router_remote_preset": "presets of the Hub",
+    "test_router_download_model": "downloads by clients",
+    "test_router_delete_model": "deletions by clients",
     "test_rerank_usage": "the tokens of a model of the Hub",
     "test_server_models": "the models for clients are profiles",
     "test_server_model_aliases_and_tags": "the models for clients are profiles",
