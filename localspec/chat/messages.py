@@ -6,6 +6,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from localspec.chat.thinking import without_thinking
 from localspec.types.drafts import Provenance
 from localspec.types.events import ModeChanged, RoundDone, Summary
 from localspec.types.models import PlainRate
@@ -104,6 +105,16 @@ class StoredMessage:
     summary: str = ""
     calls: tuple[ToolCall, ...] = ()
     run: ToolRun | None = None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the model ended its answer without a word and without a call."""
+        is_whole = self.role == "assistant" and self.state == "complete" and not self.calls
+        return is_whole and not without_thinking(self.content).strip()
+
+
+SAID_NOTHING = "the model said nothing"
+"""Stands where a silent answer is shown."""
 
 
 @dataclass(frozen=True, slots=True)

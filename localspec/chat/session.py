@@ -261,27 +261,38 @@ class ChatSession:
         self.shared.answers += 1
         tools = None if turn is None or variant.mode is not None else self._tools(models, chat, turn, options)
         generate = models.generate if turn is None else turn.generate
+        asks_again = False
         while True:
             offer, is_last = (None, True) if tools is None else (tools.offer, tools.are_over)
-            called: AnswerSaved | None = None
+            unfinished: AnswerSaved | None = None
             for event in chat.answer(
-                models, options, continues=continues, asked_s=asked_s, generate=generate, offer=offer
+                models,
+                options,
+                continues=continues,
+                asks_again=asks_again,
+                asked_s=asked_s,
+                generate=generate,
+                offer=offer,
             ):
-                if isinstance(event, AnswerSaved) and offer is not None and _calls(event):
-                    called = replace(event, goes_on=True)
-                    yield called
+                if isinstance(event, AnswerSaved) and tools is not None and tools.go_on_after(event.message):
+                    unfinished = replace(event, goes_on=True)
+                    yield unfinished
                     continue
                 yield event
                 if isinstance(event, AnswerSaved):
                     yield from self._after(models, chat, event, turn, variant, options.request)
-            if called is None or tools is None or turn is None:
+            if unfinished is None or tools is None or turn is None:
                 return
+            asked_s = None
+            asks_again = unfinished.message.is_silent
+            continues = unfinished.message.id if asks_again else None
+            if asks_again:
+                continue
             with turn.lent():
-                yield from chat.save_results(called.message, tools.run(called.message.calls))
+                yield from chat.save_results(unfinished.message, tools.run(unfinished.message.calls))
                 if turn.desk.stopped.is_set() or is_last:
-                    yield replace(called, goes_on=False)
+                    yield replace(unfinished, goes_on=False)
                     return
-            continues = asked_s = None
 
     def _after(
         self,
@@ -559,11 +570,6 @@ class ChatSession:
 def _question_alone(system: str) -> tuple[Message, ...]:
     question = Message("user", "")
     return (Message("system", system), question) if system else (question,)
-
-
-def _calls(saved: AnswerSaved) -> bool:
-    """Return whether an answer has ended in calls that are to be run."""
-    return bool(saved.message.calls) and saved.message.state == "complete"
 
 
 @dataclass(frozen=True, slots=True)

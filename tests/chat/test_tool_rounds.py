@@ -21,7 +21,7 @@ from localspec.chat.export import chat_text, parse_all
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
 from localspec.chat.thinking import thinking_of, without_thinking
-from localspec.chat.tool_use.answer_tools import AGAIN, ENOUGH, NO_MORE
+from localspec.chat.tool_use.answer_tools import AGAIN, ENOUGH, LAST_WORD, NO_MORE, SILENT
 from localspec.chat.tool_use.calls_run import STOPPED, CallStarted
 from localspec.chat.tool_use.consent import CallAsked, Decision
 from localspec.chat.tool_use.described import describe_run
@@ -256,6 +256,55 @@ def test_a_call_after_the_last_round_is_no_text_and_is_not_run(store: Store) -> 
     assert [event.goes_on for event in events if isinstance(event, AnswerSaved)][-1] is False
     sent = [message for message in session.chat.prompt() if message.role == "tool"]
     assert len(sent) == 2
+
+
+@pytest.mark.parametrize(
+    ("rounds", "note"), [(20, f"a file\n\n{NEXT}\n\n{SILENT}"), (1, f"a file\n\n{LAST_WORD}")]
+)
+def test_a_model_that_says_nothing_after_results_is_asked_once_more(
+    store: Store, rounds: int, note: str
+) -> None:
+    session = session_of(store, reads(), most_rounds=rounds)
+    silence = says("<think>\nhm\n</think>\n\n")
+    events, models = asked(session, says(called("look", path="a")), silence, says("It says so."))
+    assert [message.role for message in session.chat.path] == ["user", "assistant", "tool", "assistant"]
+    assert without_thinking(session.chat.path[-1].content) == "It says so."
+    assert thinking_of(session.chat.path[-1].content) == "hm"
+    told = models.requests[-1].prompt[-1]
+    assert isinstance(told, Message)
+    assert (told.role, told.content) == ("tool", note)
+    assert [event.goes_on for event in events if isinstance(event, AnswerSaved)][:3] == [True, True, False]
+
+
+def test_a_model_that_stays_silent_is_not_asked_a_third_time(store: Store) -> None:
+    session = session_of(store, tools := reads())
+    look = [says(called("look", path=path)) for path in "ab"]
+    _, models = asked(session, look[0], says(""), look[1], says(""))
+    assert len(models.requests) == 4
+    assert [arguments["path"] for _, arguments in tools.ran] == ["a", "b"]
+    assert session.chat.path[-1].is_silent
+
+
+def test_an_empty_answer_without_calls_before_it_is_an_answer(store: Store) -> None:
+    _, models = asked(session := session_of(store, reads()), says(""))
+    assert len(models.requests) == 1
+    assert session.chat.path[-1].is_silent
+
+
+@pytest.mark.parametrize("kind", [AnswerSaved, CallStarted])
+def test_a_silent_model_can_be_stopped(store: Store, kind: type) -> None:
+    session = session_of(store, reads())
+    turns = 0
+
+    def react(event: AnswerEvent, turn: AnswerTurn) -> None:
+        nonlocal turns
+        turns += isinstance(event, kind)
+        if turns == (2 if kind is AnswerSaved else 1):
+            turn.cancel()
+
+    with suppress(Cancelled):
+        asked(session, says(called("look", path="a")), says(""), says("It says so."), react=react)
+    assert not [message for message in session.chat.path if message.state == "writing"]
 
 
 def test_the_same_calls_with_the_same_results_end_soon(store: Store) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
-from localspec.chat.messages import ToolRun
+from localspec.chat.messages import StoredMessage, ToolRun
 from localspec.chat.tool_use.calls_run import CallEnded, CallEvent, run_calls
 from localspec.chat.tool_use.consent import ConsentDesk
 from localspec.chat.tool_use.kit import OfferedTools, ToolKit
@@ -18,6 +18,14 @@ AGAIN = "[You made this call before, with the same result: take the next step, o
 ENOUGH = (
     "[No more tools can be called for this question. Answer it now in plain words with what you have found, "
     "and say what is missing.]"
+)
+SILENT = (
+    "[You have said nothing. If something is still to be done, make the next call. "
+    "If not, answer now in plain words: what you found, what you did, and what is missing.]"
+)
+LAST_WORD = (
+    "[You have said nothing, and no more tools can be called. Say now in plain words what you found, "
+    "what you did, and what is missing.]"
 )
 NO_MORE = "this answer may make no more calls; ask again to go on"
 SAME_ROUNDS = 3  # of the same calls with the same results, after which the answer comes without tools
@@ -49,6 +57,8 @@ class AnswerTools:
         self._made = set[tuple[str, str, str]]()  # calls with their results
         self._latest: tuple[object, ...] = ()  # calls with their results
         self._same = 0  # rounds that were alike
+        self._was_silent = False
+        self._is_reminded = False
         self._most_same = SAME_ROUNDS
 
     @property
@@ -60,10 +70,22 @@ class AnswerTools:
     @property
     def offer(self) -> ToolOffer:
         """The offer to the next message."""
-        return replace(self._offer, note=ENOUGH) if self.are_over else self._offer
+        if self.are_over:
+            return replace(self._offer, note=LAST_WORD if self._is_reminded else ENOUGH)
+        return replace(self._offer, reminder=SILENT if self._is_reminded else "")
+
+    def go_on_after(self, message: StoredMessage) -> bool:
+        """Return whether the answer goes on after a message: it calls, or is the first silent one after results."""
+        if message.calls:
+            return message.state == "complete"
+        if self._was_silent or not self._rounds or not message.is_silent:
+            return False
+        self._was_silent = self._is_reminded = True
+        return True
 
     def run(self, calls: Sequence[ToolCall]) -> Iterator[CallEvent]:
         """Run the calls of a message, as `run_calls` does; none of them once they are over."""
+        self._is_reminded = False
         if self.are_over:
             yield from map(self._not_run, calls)
             return

@@ -22,14 +22,16 @@ class ToolOffer:
     """Tools that an answer may call, in the form that the model's template gives to calls.
 
     After each result the model reads what to do with it: small ones make the same call again otherwise.
-    With a `note` the offer is over: the model reads the note in place of the tools. A call that it writes
-    all the same is still read as one, so that it does not stand in the answer as text.
+    After the last one it also reads the `reminder`, if there is one. With a `note` the offer is over: the
+    model reads the note in place of the tools. A call that it writes all the same is still read as one, so
+    that it does not stand in the answer as text.
     """
 
     form: ToolFormat
     tools: tuple[str, ...]  # OpenAI's JSON of each
     triggers: tuple[Trigger, ...]
     note: str = ""
+    reminder: str = ""
 
     def put_into(self, request: Request) -> Request:
         """Return a request whose answer may call the tools; its arguments follow their schemas."""
@@ -38,6 +40,8 @@ class ToolOffer:
             *before, last = request.prompt
             return replace(request, prompt=(*before, _noted(last, self.note)), shows_control=True)
         prompt = tuple(_noted(each, NEXT) if each.role == "tool" else each for each in request.prompt)
+        if self.reminder:
+            prompt = (*prompt[:-1], _noted(prompt[-1], self.reminder))
         return replace(request, prompt=prompt, tools=self.tools, triggers=self.triggers, shows_control=True)
 
     def reader(self) -> AnswerReader:

@@ -197,12 +197,15 @@ def write_answer(
 def _tell_step(event: AnswerEvent, turn: AnswerTurn, writer: _Writer) -> None:
     """Print a step of an answer that calls tools, and ask about a call."""
     from localspec.chat.answering import AnswerSaved, ResultSaved
+    from localspec.chat.messages import SAID_NOTHING
     from localspec.chat.tool_use.consent import CallAsked
     from localspec.cli.shared.consent import ConsoleConsent, tell_calls, tell_result
 
     if isinstance(event, AnswerSaved) and event.goes_on:
         writer.begin_another()
         tell_calls(event.message)
+    elif isinstance(event, AnswerSaved) and event.message.is_silent:
+        say(f"note: {SAID_NOTHING}")
     elif isinstance(event, CallAsked):
         ConsoleConsent(turn).ask(event)
     elif isinstance(event, ResultSaved):

@@ -24,7 +24,7 @@ from localspec import units
 from localspec.chat.answering import pieces_of
 from localspec.chat.commands.effects import MessageAction
 from localspec.chat.markdown import code_blocks
-from localspec.chat.messages import Attachment, BranchMessage, State, ToolRun
+from localspec.chat.messages import SAID_NOTHING, Attachment, BranchMessage, State, StoredMessage, ToolRun
 from localspec.chat.thinking import Part, split, without_thinking
 from localspec.chat.tool_use.described import describe_arguments, describe_run, first_line
 from localspec.thinking_tags import THINKING_TAGS
@@ -499,10 +499,7 @@ class MessageView(Vertical, can_focus=True):
         self.set_class(message.dropped or item.covered, "-dropped")
         self.set_class(bool(item.summarises), "-summary")
         self._heading.update(_name(item))
-        state = _STATES.get(message.state, "")
-        self._state.display = bool(state)
-        way = _word("continue", "/continue resumes it" if self._is_last else "continue")
-        self._state.update(Content.assemble(f"{state} - ", way) if state else "")
+        self._tell_state(message)
         self._label.display = bool(item.label)
         self._label.text = item.label
         actions = [
@@ -512,6 +509,15 @@ class MessageView(Vertical, can_focus=True):
             and (action != "continue" or message.state not in {"complete", "writing"})
         ]
         self._actions.update(Content("  ").join(actions))
+
+
+    def _tell_state(self, message: StoredMessage) -> None:
+        """Say what ended an answer early, or that there is none."""
+        state = _STATES.get(message.state, "")
+        way = _word("continue", "/continue resumes it" if self._is_last else "continue")
+        told = Content.assemble(f"{state} - ", way) if state else Content(SAID_NOTHING)
+        self._state.display = bool(state) or message.is_silent
+        self._state.update(told)
 
 
 def _word(action: Action, word: str) -> Content:
