@@ -16,6 +16,7 @@ from localspec.tools.commands import CommandRunner, RunArguments
 from localspec.tools.finding import FileFinder, FindArguments, ListArguments
 from localspec.tools.reading import FileReader, ReadArguments
 from localspec.tools.rules import denied_path
+from localspec.tools.seen import SeenFiles
 from localspec.tools.searching import FileSearcher, SearchArguments, ripgrep
 from localspec.tools.tool import Arguments, Effect, Tool, ToolOutput
 from localspec.tools.web.page import FetchArguments, PageFetcher
@@ -84,9 +85,10 @@ def _tools(workspace: Workspace, private_hosts: tuple[str, ...], deny: tuple[str
     def is_denied(path: str) -> bool:
         return denied_path(deny, ("read_file", "search_files"), path)
 
-    reader = FileReader(workspace)
+    seen = SeenFiles()
+    reader = FileReader(workspace, seen)
     finder = FileFinder(workspace)
-    writer = FileWriter(workspace)
+    writer = FileWriter(workspace, seen)
     searcher = FileSearcher(workspace, ripgrep(), is_denied)
     runner = CommandRunner(workspace)
     fetcher = PageFetcher(private_hosts)
@@ -101,15 +103,15 @@ def _tools(workspace: Workspace, private_hosts: tuple[str, ...], deny: tuple[str
         ),
         OwnTool("files", "find_files", "Find files by a name pattern.", "reads", FindArguments, finder.find),
         OwnTool(
-            "files", "search_files", "Find the files, and the lines in them, that contain a text.", "reads",
+            "files", "search_files", "Search all files for a text; shows the files and lines that contain it.", "reads",
             SearchArguments, searcher.search,
         ),
         OwnTool(
-            "files", "edit_file", "Replace one text in a file.", "writes",
+            "files", "edit_file", "Change a file: replace old_text by new_text.", "writes",
             EditArguments, writer.edit, writer.preview_edit,
         ),
         OwnTool(
-            "files", "write_file", "Write a new file, or replace a whole file.", "writes",
+            "files", "write_file", "Create a new file, or replace a whole file; edit_file changes a part of one.", "writes",
             WriteArguments, writer.write, writer.preview_write,
         ),
         OwnTool(

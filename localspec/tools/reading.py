@@ -6,7 +6,7 @@ import os
 import posixpath
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import islice
 from threading import Event
@@ -16,6 +16,7 @@ from localspec import units
 from localspec.errors import UserError, os_errors_as
 from localspec.pdf import is_pdf, pdf_text
 from localspec.storage.text_file import decode_text
+from localspec.tools.seen import SeenFiles
 from localspec.tools.workspace import Location, Workspace
 from localspec.values import Range
 
@@ -38,9 +39,10 @@ class ReadArguments:
 
 @dataclass(frozen=True, slots=True)
 class FileReader:
-    """Reads files of a workspace."""
+    """Reads files of a workspace, and remembers which."""
 
     workspace: Workspace
+    seen: SeenFiles = field(default_factory=SeenFiles)
 
     def read(self, wanted: ReadArguments, _stop: Event) -> str:
         """Return some lines of a file with their numbers; raises UserError."""
@@ -58,7 +60,9 @@ class FileReader:
         if not text:
             return f"`{place.shown}` is empty"
         lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
-        return numbered(lines, place.shown, first, last) + note
+        shown = numbered(lines, place.shown, first, last)
+        self.seen.add(place, data)
+        return shown + note
 
 
 def read_file(workspace: Workspace, place: Location) -> bytes:

@@ -11,7 +11,7 @@ import pickle
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
@@ -24,7 +24,7 @@ from localspec.child_process import Child, ChildEndedError, pickled, take_pipes
 from localspec.errors import UserError
 from localspec.folders.contents import matches
 from localspec.folders.ignored import rules_above
-from localspec.folders.patterns import PathPattern, path_pattern
+from localspec.folders.patterns import PathPattern, has_signs, path_pattern
 from localspec.safe_text import safe_line, whole_text
 from localspec.storage.text_file import decode_text
 from localspec.tools.finding import Folder, anywhere
@@ -38,6 +38,7 @@ LONGEST_LINE = 200
 _LOOK_S = 0.05  # between two looks whether the search is to stop
 _BEFORE = 60  # characters of a long line before what was found
 _ALL = "**"
+_WORD = re.compile(r"[^\W_]{3,40}")  # whose misspellings are looked for
 _CODE = "from localspec.tools.searching import main; main()"
 
 
@@ -45,7 +46,7 @@ _CODE = "from localspec.tools.searching import main; main()"
 class SearchArguments:
     """Arguments of `search_files`."""
 
-    pattern: Annotated[str, "text or regular expression to find, spelled as in the question, also if wrong"]
+    pattern: Annotated[str, "text or regular expression, spelled as the user wrote it, even if misspelled: adress stays adress"]
     path: Folder = "."
     files: Annotated[str | None, "name pattern, for some files alone; leave it out to search all"] = None
 
@@ -84,25 +85,46 @@ class FileSearcher:
         if not place.path.exists():
             raise UserError(f"`{place.shown}` is not there", "list_folder shows what is there")
         expression, note = _checked(wanted.pattern)
+        parts: list[str] = []
+        try:
+            for part in self._parts(place, wanted, expression, stop):
+                parts.append(part)
+        except _SlowSearchError as slow:
+            note += f"[... the search took more than {SECONDS:.0f} s; name a folder ...]\n"
+            parts += [_shown(slow.found)] if slow.found else []
+        return note + ("\n".join(parts) or _nothing(wanted.pattern))
+
+    def _parts(
+        self, place: Location, wanted: SearchArguments, expression: str, stop: Event
+    ) -> Iterator[str]:
+        """Yield what was found: as asked for, else nearly the same text, and what other files have.
+
+        Models correct the spelling that they were to look for, and guess the names of files.
+        """
+        files = [anywhere(name) for name in _names(wanted.files)]
+        for pattern in files:
+            if found := self._found(place, expression, pattern, stop):
+                yield _shown(found)
+                return
+        nearly = _nearly(wanted.pattern)
+        near = (self._found(place, nearly, pattern, stop) for pattern in files) if nearly else ()
+        if found := next(filter(None, near), None):
+            yield f"[{_nothing(wanted.pattern)}; these lines have nearly the same:]\n{_shown(found)}"
+        if wanted.files and (others := self._found(place, expression, anywhere(_ALL), stop)):
+            where = f"`{safe_line(wanted.pattern)}` is not in files `{safe_line(wanted.files)}`"
+            yield f"[{where}; in others:]\n{_shown(others)}"
+
+    def _found(self, place: Location, expression: str, files: PathPattern, stop: Event) -> list[FoundLine]:
+        """Return the lines that an expression matches; raises `_SlowSearchError`, which has those so far."""
         found: list[FoundLine] = []
         try:
-            self._find(found, place, expression, anywhere(wanted.files or _ALL), stop)
-            if wanted.files and not found:
-                self._find(found, place, expression, anywhere(_ALL), stop)
-                note += _elsewhere(wanted.files) if found else ""
-        except _SlowSearchError:
-            note += f"[... the search took more than {SECONDS:.0f} s; name a folder ...]\n"
-        shown_lines = [line.shown for line in found[:MAX_MATCHES]]
-        if len(found) > MAX_MATCHES:
-            shown_lines.append(f"[... more than {MAX_MATCHES} lines match; narrow the pattern ...]")
-        return note + ("\n".join(shown_lines) or _nothing(wanted))
-
-    def _find(
-        self, found: list[FoundLine], place: Location, expression: str, files: PathPattern, stop: Event
-    ) -> None:
-        """Add the lines that an expression matches, as they come; raises `_SlowSearchError`."""
-        with closing(self._lines(place, expression, files, stop)) as lines:
-            found += islice(self._allowed(place, lines), MAX_MATCHES + 1)
+            with closing(self._lines(place, expression, files, stop)) as lines:
+                for line in islice(self._allowed(place, lines), MAX_MATCHES + 1):
+                    found.append(line)
+        except _SlowSearchError as slow:
+            slow.found = found
+            raise
+        return found
 
     def _allowed(self, place: Location, lines: Iterator[FoundLine]) -> Iterator[FoundLine]:
         """Yield the lines of files that may be read."""
@@ -126,7 +148,11 @@ class FileSearcher:
 
 
 class _SlowSearchError(Exception):
-    """A search has taken too long."""
+    """A search has taken too long; `found` is what it had by then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[FoundLine] = []
 
 
 class _UnknownExpressionError(Exception):
@@ -138,14 +164,41 @@ def ripgrep() -> str | None:
     return shutil.which("rg")
 
 
-def _nothing(wanted: SearchArguments) -> str:
-    """Return that no line matches what was looked for: models correct typing errors of questions."""
-    return f"no line matches `{safe_line(wanted.pattern)}`"
+def _shown(found: Sequence[FoundLine]) -> str:
+    """Return lines that were found, at most so many."""
+    lines = [line.shown for line in found[:MAX_MATCHES]]
+    if len(found) > MAX_MATCHES:
+        lines.append(f"[... more than {MAX_MATCHES} lines match; narrow the pattern ...]")
+    return "\n".join(lines)
 
 
-def _elsewhere(files: str) -> str:
-    """Return that the lines are not in the files that were named: models guess names and patterns."""
-    return f"[not in files `{safe_line(files)}`; in others:]\n"
+def _nothing(pattern: str) -> str:
+    """Return that no line matches what was looked for."""
+    return f"no line matches `{safe_line(pattern)}`"
+
+
+def _names(files: str | None) -> tuple[str, ...]:
+    """Return the patterns of names to try: a name without an ending may have one."""
+    if not files:
+        return (_ALL,)
+    is_bare = not has_signs(files) and "." not in files.rpartition("/")[2]
+    return (files, f"{files}.*") if is_bare else (files,)
+
+
+def _nearly(pattern: str) -> str:
+    """Return an expression for words that differ from one in a letter, or in the order of two; empty if none.
+
+    The first letter has to be the same: otherwise short words would be like many others.
+    """
+    if not _WORD.fullmatch(pattern):
+        return ""
+    found = [pattern, rf"{pattern}\w"]
+    for at in range(1, len(pattern)):
+        before = pattern[:at]
+        after = pattern[at:]
+        found += [before + after[1:], f"{before}\\w{after[1:]}", f"{before}\\w{after}"]
+        found += [before + after[1] + after[0] + after[2:]] if after[1:] else []
+    return rf"(?i)\b(?:{'|'.join(dict.fromkeys(found))})\b"
 
 
 def _checked(pattern: str) -> tuple[str, str]:

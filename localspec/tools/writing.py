@@ -13,8 +13,10 @@ from localspec.errors import UserError
 from localspec.tools.differences import diff_block
 from localspec.tools.reading import MAX_READ, read_file
 from localspec.tools.replacing import decoded, quoted, replaced
+from localspec.tools.seen import SeenFiles
 from localspec.tools.workspace import Location, Workspace
 
+_LINES_QUOTED = 20  # of a file that is to be replaced
 _HALF = re.compile("[\ud800-\udfff]")
 
 
@@ -31,15 +33,19 @@ class EditArguments:
     """Arguments of `edit_file`."""
 
     path: Annotated[str, "file in the workspace"]
-    old_text: Annotated[str, "text to replace, copied exactly; it must occur once in the file"]
-    new_text: Annotated[str, "text in its place"]
+    old_text: Annotated[str, "text that is in the file now, copied exactly; it must occur once"]
+    new_text: Annotated[str, "text that replaces old_text"]
 
 
 @dataclass(frozen=True, slots=True)
 class FileWriter:
-    """Writes files of a workspace; remembers what the user was shown, so nothing newer is overwritten."""
+    """Writes files of a workspace; remembers what the user was shown, so nothing newer is overwritten.
+
+    A whole file is replaced only if the model has `seen` it: models forget what else is in a file.
+    """
 
     workspace: Workspace
+    seen: SeenFiles = field(default_factory=SeenFiles)
     _shown: dict[str, tuple[bytes, WriteArguments]] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)  # around each read, change and write of a file
 
@@ -48,6 +54,7 @@ class FileWriter:
         _check(wanted.text, "text")
         place = self._writable(wanted.path)
         data = self._present(place)
+        self._check_seen(place, data)
         new = _as_before(data, wanted.text, place.shown)
         self._shown[place.name] = _digest(data), wanted
         if data == new:
@@ -68,9 +75,11 @@ class FileWriter:
             before, shown = self._shown.pop(place.name, (b"", None))
             if shown == wanted and before != _digest(data):
                 raise UserError(f"`{place.shown}` has changed meanwhile", "read it again")
+            self._check_seen(place, data)
             if data == new:
                 return f"`{place.shown}` says this already: go on with the next thing, or answer"
             self.workspace.write(place, new)
+            self.seen.add(place, new)
         return f"{'wrote' if data is None else 'replaced'} `{place.shown}`: {units.size(len(new))}"
 
     def preview_edit(self, wanted: EditArguments) -> str:
@@ -82,7 +91,10 @@ class FileWriter:
         """Replace the text in the file; raises UserError."""
         with self._lock:
             place, old, new, data = self._edit(wanted)
+            was_seen = self.seen.has(place, self._present(place) or b"")
             self.workspace.write(place, data)
+            if was_seen:
+                self.seen.add(place, data)
         line = new.count("\n", 0, _first_difference(old, new)) + 1
         there = quoted(new.split("\n"), [line])
         return f"edited `{place.shown}`: {there} is there now"
@@ -94,6 +106,21 @@ class FileWriter:
         file = decoded(read_file(self.workspace, place), place.shown)
         new = replaced(file.text, wanted.old_text, wanted.new_text, place.shown)
         return place, file.text, new, file.encoded(new)
+
+    def _check_seen(self, place: Location, data: bytes | None) -> None:
+        """Raise UserError for a file that says something which the model has not read; now it has."""
+        if not data or self.seen.has(place, data):
+            return
+        try:
+            lines = decoded(data, place.shown).text.splitlines()
+        except UserError:  # binary: there is nothing to read
+            return
+        count = units.counted(len(lines), "line")
+        if len(lines) > _LINES_QUOTED:
+            raise UserError(f"`{place.shown}` is there, with {count} that you have not read", "read_file shows them")
+        self.seen.add(place, data)
+        what = f"`{place.shown}` is there, with {count}: {quoted(lines, range(1, len(lines) + 1))}"
+        raise UserError(what, "edit_file changes a part of it; write_file needs all that it is to say")
 
     def _writable(self, path: str) -> Location:
         place = self.workspace.locate(path)

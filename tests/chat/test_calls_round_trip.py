@@ -95,6 +95,32 @@ def minimax(name: str, arguments: Arguments) -> str:
     return f'<minimax:tool_call>\n<invoke name="{name}">\n{written}</invoke>\n</minimax:tool_call>'
 
 
+def addressed(name: str, arguments: Arguments) -> str:
+    """As Functionary 3.2 writes it: the prompt ends with the mark of the first part."""
+    return f"{name}\n{dumped(arguments)}"
+
+
+def in_namespace(write: Callable[[str, Arguments], str], namespace: str) -> Callable[[str, Arguments], str]:
+    """As models write it that were trained with tools in a namespace; the template has none."""
+
+    def written(name: str, arguments: Arguments) -> str:
+        return write(name if name == "look_up" else f"{namespace}{name}", arguments)
+
+    return written
+
+
+def repeating(name: str, arguments: Arguments) -> str:
+    """As MiniMax M3 sometimes writes lists: a tag for each element."""
+    mark = "]<]minimax[>["
+    text = marked(name, arguments)
+    lines = arguments.get("lines")
+    if not isinstance(lines, list) or len(lines) < 2:
+        return text
+    joined = "".join(f"{mark}<item>{each}{mark}</item>" for each in lines)
+    apart = "".join(f"{mark}<lines>{each}{mark}</lines>" for each in lines)
+    return text.replace(f"{mark}<lines>{joined}{mark}</lines>", apart)
+
+
 def marked(name: str, arguments: Arguments) -> str:
     """As MiniMax M3 writes it, which leaves out what is null."""
     mark = "]<]minimax[>["
@@ -157,6 +183,10 @@ def python(name: str, arguments: Arguments) -> str:
 FORMS: list[Callable[[str, Arguments], str]] = [
     *(hermes, mistral, llama, new_mistral, kimi, deepseek, command_r, functionary, harmony),
     *(coder, minimax, marked, spelled, muse, glm, gemma, python),
+    *(addressed, repeating),
+    *(in_namespace(write, "functions.") for write in (hermes, llama, new_mistral, python, minimax, spelled)),
+    *(in_namespace(write, "default_api:") for write in (hermes, llama, new_mistral, gemma, muse, glm)),
+    *(in_namespace(write, "mcp__server__") for write in (hermes, coder, kimi, harmony, deepseek, functionary)),
 ]
 PARTS = st.sampled_from(
     [
@@ -194,7 +224,8 @@ def calls(draw: st.DrawFn) -> Arguments:
 def form_of(write: Callable[[str, Arguments], str]) -> ToolFormat:
     def render(request: Request) -> str:
         called = write("look_up", {"word": "probed"})
-        return f"Look it up.<|a|>{called}<|b|>it says so" if request.tools else "Look it up.<|a|>"
+        asked = f"Look it up.<|a|>{'>>>' if write is addressed else ''}"
+        return f"{asked}{called}<|b|>it says so" if request.tools else asked
 
     return tool_format(render)
 
@@ -228,7 +259,8 @@ def test_any_text_as_any_argument_comes_back(
     text = write("write_file", arguments)
     thought, said, ((name, found), *others) = read(form_of(write), text, sizes)
     assert (thought, said, name, others) == ("", "", "write_file", [])
-    kept = {key: value for key, value in arguments.items() if write is not marked or value is not None}
+    without_null = write in (marked, repeating)
+    kept = {key: value for key, value in arguments.items() if not (without_null and value is None)}
     assert json.loads(found) == kept
     assert read(form_of(write), text, [len(text)])[2] == [(name, found)]
 
@@ -237,6 +269,8 @@ def test_any_text_as_any_argument_comes_back(
 @pytest.mark.parametrize("write", FORMS)
 def test_several_calls_of_an_answer_come_apart(write: Callable[[str, Arguments], str], size: int) -> None:
     form, first, second = form_of(write), *(write("write_file", {"path": name}) for name in ("a", "b"))
+    if write is addressed:
+        second = f">>>{second}"
     if form.is_block:
         first = first.partition(form.own_end)[0]
         second = second.partition(form.opening)[2]

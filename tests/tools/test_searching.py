@@ -249,6 +249,30 @@ def test_files_that_have_nothing_do_not_hide_others_that_have(tmp_path: Path, pr
     (tmp_path / "a.py").write_text("teh = 1\n")
     searcher = FileSearcher(Workspace(tmp_path), program)
     found = searcher.search(SearchArguments("teh", files="README"), Event())
-    assert found == "[not in files `README`; in others:]\nREADME.md:1: teh text\na.py:1: teh = 1"
+    assert found == "README.md:1: teh text"  # a name without its ending
+    found = searcher.search(SearchArguments("teh", files="*.txt"), Event())
+    assert found == "[`teh` is not in files `*.txt`; in others:]\nREADME.md:1: teh text\na.py:1: teh = 1"
     assert searcher.search(SearchArguments("teh", files="*.py"), Event()) == "a.py:1: teh = 1"
-    assert searcher.search(SearchArguments("the", files="README"), Event()) == "no line matches `the`"
+    assert searcher.search(SearchArguments("absent", files="README"), Event()) == "no line matches `absent`"
+
+
+@pytest.mark.parametrize("pattern", ["the", "tehh", "THE", "te", "tehe"])
+def test_a_word_that_is_not_there_finds_those_that_are_spelled_nearly_the_same(
+    tmp_path: Path, program: str | None, pattern: str
+) -> None:
+    (tmp_path / "a").write_text("has teh typo\n")
+    (tmp_path / "b").write_text("nothing like it\nhatetehhate\n")
+    found = search(tmp_path, program, pattern)
+    exact = {"te": "a:1: has teh typo\nb:2: hatetehhate", "tehh": "b:2: hatetehhate"}
+    near = f"[no line matches `{pattern}`; these lines have nearly the same:]\na:1: has teh typo"
+    assert found == exact.get(pattern, near)
+
+
+def test_what_is_nearly_found_here_does_not_hide_what_others_have(tmp_path: Path, program: str | None) -> None:
+    (tmp_path / "README.md").write_text("has teh typo\n")
+    (tmp_path / "b").write_text("has the word\n")
+    searcher = FileSearcher(Workspace(tmp_path), program)
+    assert searcher.search(SearchArguments("the", files="README"), Event()) == (
+        "[no line matches `the`; these lines have nearly the same:]\nREADME.md:1: has teh typo\n"
+        "[`the` is not in files `README`; in others:]\nb:1: has the word"
+    )

@@ -9,6 +9,7 @@ import pytest
 
 from localspec.errors import UserError
 from localspec.tools.differences import diff_block, fenced
+from localspec.tools.reading import FileReader, ReadArguments
 from localspec.tools.workspace import Workspace
 from localspec.tools.writing import EditArguments, FileWriter, WriteArguments
 
@@ -24,6 +25,38 @@ def edit(writer: FileWriter, path: str, old: str, new: str) -> str:
 
 def write(writer: FileWriter, path: str, text: str) -> str:
     return writer.write(WriteArguments(path, text), Event())
+
+
+def read(writer: FileWriter, path: str) -> str:
+    return FileReader(writer.workspace, writer.seen).read(ReadArguments(path), Event())
+
+
+def test_a_file_that_was_not_read_is_not_replaced_at_once(writer: FileWriter, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("one\ntwo\n")
+    for _ in ("the preview", "without one"):
+        writer.seen.add(writer.workspace.locate("f"), b"another text")
+        with pytest.raises(UserError, match="`f` is there, with 2 lines: line 1 `one`, line 2 `two`; edit_file"):
+            writer.preview_write(WriteArguments("f", "three\n"))
+    assert write(writer, "f", "three\n") == "replaced `f`: 6 bytes"  # the model has read the lines by now
+    assert write(writer, "f", "four\n") == "replaced `f`: 5 bytes"
+    assert edit(writer, "f", "four", "five") == "edited `f`: line 1 `five` is there now"
+    assert write(writer, "f", "six\n") == "replaced `f`: 4 bytes"
+
+
+def test_a_long_file_has_to_be_read_before_it_is_replaced(writer: FileWriter, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("line\n" * 30)
+    for _ in range(2):
+        with pytest.raises(UserError, match="`f` is there, with 30 lines that you have not read; read_file"):
+            write(writer, "f", "three\n")
+    read(writer, "f")
+    assert write(writer, "f", "three\n") == "replaced `f`: 6 bytes"
+
+
+def test_an_edit_is_no_reading(writer: FileWriter, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("one\n" + "line\n" * 30)
+    edit(writer, "f", "one", "two")
+    with pytest.raises(UserError, match="that you have not read"):
+        write(writer, "f", "three\n")
 
 
 def test_a_new_file_and_a_replaced_one_are_reported(writer: FileWriter, tmp_path: Path) -> None:
@@ -57,11 +90,13 @@ def test_what_changed_after_the_user_saw_the_diff_is_not_overwritten(
     writer: FileWriter, tmp_path: Path
 ) -> None:
     (tmp_path / "f").write_text("old\n")
+    read(writer, "f")
     writer.preview_write(WriteArguments("f", "new\n"))
     (tmp_path / "f").write_text("the user's\n")
     with pytest.raises(UserError, match="`f` has changed meanwhile; read it again"):
         write(writer, "f", "new\n")
     assert (tmp_path / "f").read_text() == "the user's\n"
+    read(writer, "f")
     writer.preview_write(WriteArguments("f", "new\n"))
     assert write(writer, "f", "new\n") == "replaced `f`: 4 bytes"
 
@@ -85,6 +120,7 @@ def test_the_preview_is_a_diff_of_the_place(writer: FileWriter, tmp_path: Path) 
     assert writer.preview_write(WriteArguments("n", "a\nb")) == (
         "```diff\n--- /dev/null\n+++ n\n@@ -0,0 +1,2 @@\n+a\n+b\n\\ No newline at end of file\n```"
     )
+    read(writer, "f")
     assert writer.preview_write(WriteArguments("f", (tmp_path / "f").read_text())) == "`f` already says this"
 
 

@@ -23,6 +23,7 @@ from localspec.thinking_tags import Stretch
 
 _BARE_HEADS = ("<function=", "<invoke name=")
 _NAME = re.compile(r"[\w.-]+")
+_NAMESPACE_ENDS = re.compile(r":[^\W\d]")
 _BETWEEN = re.compile(r"(?:\s|:\d+|\[[A-Z_]+\][\w-]*|<[^<>{}]*>|```\w*)*")  # a name and its arguments
 _LONGEST_BETWEEN = 100
 _FENCE = re.compile(r"```[\w-]*[ \t]*\n?")
@@ -46,7 +47,8 @@ class CallsInText:
             dict.fromkeys(filter(None, (*form.leading, form.opening, form.head, *_BARE_HEADS)))
         )
         self._own_end = form.own_end
-        self._ends = tuple(dict.fromkeys(filter(None, (form.own_end, *form.closing))))
+        addressed = form.addressee and form.opening + form.addressee
+        self._ends = tuple(dict.fromkeys(filter(None, (form.own_end, *form.closing, addressed))))
         self._json = JsonCalls(self._source, tools, self._counter, self._ends)
         self._python = PythonCalls(self._source, tools, self._counter)
         self._marked = form.marks and MarkedCalls(self._source, tools, self._counter, form.marks)
@@ -66,6 +68,11 @@ class CallsInText:
         has_ended = self._own_end and self._latest.rstrip().endswith(self._own_end)
         return self._is_in_call and not has_ended
 
+    @property
+    def answers_directly(self) -> bool:
+        """Whether a call of no tool said that the model answers without calls."""
+        return self._json.answers_directly
+
     def feed(self, text: str, *, more: bool, is_cut: bool = False) -> Iterator[Piece]:
         """Yield the parts that are certain now; without `more` the answer is complete, or was cut."""
         self._source.add(text, more=more, is_cut=is_cut)
@@ -84,6 +91,8 @@ class CallsInText:
             yield joined
 
     def _all(self) -> Reading[None]:
+        if self._form.addressee:
+            yield from self._first_part()
         while (yield from self._bare()) or (yield from self._text()):
             yield from self._closings()
         if self._later.opening is not None:  # thinking that nothing closes is none, and may hold calls
@@ -94,6 +103,14 @@ class CallsInText:
         yield from self._flushed()
         if self._blank and not self._called_last:
             yield Piece("text", self._blank)
+
+    def _first_part(self) -> Reading[None]:
+        """Read whom the first part of an answer is for: the prompt has its mark."""
+        addressee = self._form.addressee
+        if (yield from self._source.starts(addressee)):
+            self._source.take(len(addressee))
+        elif (yield from self._attempt(self._named_call())):
+            yield from self._closings()
 
     def _text(self) -> Reading[bool]:
         """Pass on text up to a call, which is read; return whether there was one."""
@@ -243,7 +260,7 @@ class CallsInText:
         is_gemma = self._form.kind == "gemma"
         if is_gemma and (yield from source.starts("call:")):
             source.take(len("call:"))
-        word = yield from source.match(_NAME)
+        word = yield from self._word()
         name = self._json.offered(word)
         if name is None:
             return False
@@ -261,6 +278,17 @@ class CallsInText:
         elif not source.is_cut:
             yield self._counter.more("{}")
         return True
+
+    def _word(self) -> Waiting[str]:
+        """Return the name that comes next, which may have namespaces, without reading it."""
+        source = self._source
+        mark = source.mark()
+        word = source.take(len((yield from source.match(_NAME))))
+        while word and _NAMESPACE_ENDS.match((yield from source.ahead(2))):
+            word += source.take(1)
+            word += source.take(len((yield from source.match(_NAME))))
+        source.back(mark)
+        return word
 
     def _between(self) -> Waiting[str | None]:
         """Read up to the arguments after a name, or the answer's end; None: something else comes."""
@@ -363,7 +391,7 @@ class CallsInText:
                 begins_object = bool((yield from source.first_of(('"', "'", "{"))))
                 follows = begins_object and self._form.kind != "parameters"
             else:
-                follows = self._json.offered((yield from source.match(_NAME))) is not None
+                follows = self._json.offered((yield from self._word())) is not None
         if (opening or self._form.is_block) and not follows:
             head = HEAD.fullmatch((yield from source.tag()))
             follows = head is not None and self._json.offered(head["name"]) is not None

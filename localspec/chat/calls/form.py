@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from localspec.errors import UserError
@@ -20,6 +20,8 @@ _LABEL = re.compile(r"\b(\w+:)\s*```\w*\s*\[?\s*\{[^{}]*\Z")  # before a block o
 _OF_A_VALUE = re.compile(r'</[^<>]*(?:param(?:eter)?|arg_value)[^<>]*>|<\|"\|>')
 
 
+_ADDRESSED = ">>>"
+"""Stands before whom a part of an answer is for; a prompt ends with the first."""
 _NAMED_TAG = re.compile(r"probed(\S+)</word>")  # named after the parameter, behind a mark
 _SPELLED_TAG = re.compile(r"(<\|\w+\|>)(\w+) [^<>]*(<\|\w+\|>)probed(<\|\w+\|>)\2\3")
 
@@ -39,6 +41,7 @@ class ToolFormat:
 
     A call begins with the tag `opening`, or is the whole answer; `leading` are texts that begin with a tag
     before it and end with it, and `closing` tags that may follow the call. `marks` are those of its tags.
+    Text for the user follows the `addressee`, where each part of an answer names whom it is for.
     Kinds: a JSON object with the name, a name before a JSON object, gpt-oss's channels with such, parameters
     in tags, also in tags with marks, Gemma's notation, and calls as in Python.
     """
@@ -52,6 +55,7 @@ class ToolFormat:
     is_padded: bool = True  # values in tags stand on lines of their own
     leading: tuple[str, ...] = ()
     marks: TagMarks | None = None
+    addressee: str = ""
 
     @property
     def head(self) -> str:
@@ -83,7 +87,10 @@ def tool_format(render: Callable[[Request], str], variables: TemplateVariables =
     start = text.rindex(PROBE[0].content) + len(PROBE[0].content)
     prompt = render(Request(PROBE[:1], template_variables=variables))
     asked = prompt.rpartition(PROBE[0].content)[2].removesuffix(opened_at_end(prompt)).rstrip()
-    return _written_format(text[start : text.index(PROBE[2].content, start)].removeprefix(asked))
+    found = _written_format(text[start : text.index(PROBE[2].content, start)].removeprefix(asked))
+    if found.kind == "named" and not found.before and asked.endswith(_ADDRESSED):  # Functionary 3.2
+        return replace(found, opening=_ADDRESSED, before=_ADDRESSED, addressee="all\n")
+    return found
 
 
 def _written_format(written: str) -> ToolFormat:

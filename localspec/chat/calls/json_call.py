@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 from localspec.chat.calls.json_text import Chunks, JsonText
+from localspec.chat.calls.names import ANSWERS_DIRECTLY, offered
 from localspec.chat.calls.pieces import CallCounter, Reading
 from localspec.chat.calls.source import IncomingText, Waiting
 from localspec.chat.calls.typed import Parameters, parsed
@@ -34,13 +35,11 @@ class JsonCalls:
         self._tools = tools
         self._counter = counter
         self._ends = ends
+        self.answers_directly = False  # as a call of no tool says
 
     def offered(self, name: object) -> str | None:
         """Return the tool that a call names, None if there is no such tool."""
-        if not isinstance(name, str):
-            return None
-        short = name.removeprefix("functions.")
-        return name if name in self._tools else short if short in self._tools else None
+        return offered(name, self._tools)
 
     def all(self, *, is_certain: bool = True) -> Reading[bool]:
         """Read an object, or a list of them; return whether there was a call.
@@ -62,7 +61,7 @@ class JsonCalls:
                 source.take(1)
             else:
                 source.take(head == "]")
-                return self._counter.count > before
+                return self._counter.count > before or self.answers_directly
 
     def arguments(self, name: str, marks: tuple[str, ...] = ()) -> Reading[None]:
         """Read the arguments of a call that has begun; what is no object becomes one."""
@@ -155,7 +154,9 @@ class JsonCalls:
         for tool, arguments in found:
             yield self._counter.begun(tool)
             yield self._counter.more(arguments)
-        return bool(found)
+        if not found and is_certain and any(values.get(key) in ANSWERS_DIRECTLY for key in _NAMES):
+            self.answers_directly = True
+        return bool(found) or self.answers_directly
 
     def _calls_in(self, values: Mapping[str, Any], *, may_be_flat: bool = False) -> Iterator[tuple[str, str]]:
         """Yield the names and arguments of the calls in an object."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import unescape
 
 from localspec.chat.calls.form import TagMarks
 from localspec.chat.calls.json_call import as_object
+from localspec.chat.calls.names import offered
 from localspec.chat.calls.pieces import CallCounter, Reading
 from localspec.chat.calls.source import IncomingText, Waiting
 from localspec.chat.calls.typed import ELEMENT, Parameters
@@ -48,10 +49,11 @@ class _Tag:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A value as JSON; of one that was cut, the text that came."""
+    """A value as JSON, and `bare` as it was written, if no tags were in it; of one that was cut, what came."""
 
     text: str
     is_cut: bool = False
+    bare: str | None = None
 
 
 class MarkedCalls:
@@ -72,12 +74,12 @@ class MarkedCalls:
         while True:
             mark = self._source.mark()
             tag = yield from self._tag()
-            name = tag.tool.removeprefix("functions.") if tag else ""
-            if tag is None or (name not in self._tools and not tag.is_closing):
+            name = offered(tag.tool, self._tools) if tag else None
+            if tag is None or (name is None and not tag.is_closing):
                 self._source.back(mark)
                 break
             self._source.keep(mark)
-            if tag.is_closing:
+            if tag.is_closing or name is None:
                 break
             yield self._counter.begun(name)
             yield from self._arguments(self._tools[name])
@@ -86,18 +88,28 @@ class MarkedCalls:
     def _arguments(self, parameters: Parameters) -> Reading[None]:
         """Read the parameters of a call, and the tag that closes it."""
         count = 0
+        repeated = _Repeated(parameters)
         while (tag := (yield from self._tag())) and not tag.is_closing:
             value = yield from self._value(tag, parameters)
             if tag.word == "json" and tag.key == "json" and not count:  # all of them as one object
                 yield self._counter.more(value.text if value.is_cut else as_object(value.text, parameters))
                 yield from self._tag()
                 return
+            if tag.key == repeated.key:
+                repeated.values += [] if value.is_cut else [value]
+                continue
+            yield self._counter.more(repeated.ended())
             start = f"{', ' if count else '{'}{json.dumps(tag.key, ensure_ascii=False)}: "
-            if not value.is_cut:
-                yield self._counter.more(start + value.text)
-            elif tag.is_text is not False and parameters.admits(tag.key, "string"):
-                yield self._counter.more(start + json.dumps(value.text, ensure_ascii=False)[:-1])
             count += 1
+            if value.is_cut:
+                if tag.is_text is not False and parameters.admits(tag.key, "string"):
+                    yield self._counter.more(start + json.dumps(value.text, ensure_ascii=False)[:-1])
+            elif parameters.admits(tag.key, "array"):
+                yield self._counter.more(start)
+                repeated.begin(tag.key, value)
+            else:
+                yield self._counter.more(start + value.text)
+        yield self._counter.more(repeated.ended())
         if not self._source.was_cut:
             yield self._counter.more("}" if count else "{}")
 
@@ -140,7 +152,8 @@ class MarkedCalls:
                 yield from source.starts(marks.closes)
             ):  # or of the call, if its own is missing
                 source.take(len(closing) if (yield from source.starts(closing)) else 0)
-                return _Value(_as_json(tag, "".join(parts), parameters))
+                written = "".join(parts)
+                return _Value(_as_json(tag, written, parameters), bare=written)
             is_blank = is_blank and not text.strip()
             if is_blank and depth < _DEEPEST:
                 return (yield from self._members(tag, parameters, depth + 1))
@@ -149,16 +162,71 @@ class MarkedCalls:
     def _members(self, tag: _Tag, parameters: Parameters, depth: int) -> Waiting[_Value]:
         """Read the tags inside of a tag: the elements of a list, or the members of an object."""
         inside = parameters.within(tag.key)
-        members = list[tuple[str, str]]()
+        may_be_list = parameters.admits(tag.key, "array")
+        members = dict[str, list[_Value]]()
         while (child := (yield from self._tag())) and not child.is_closing:
-            value = yield from self._value(child, inside, depth)
+            is_element = may_be_list and child.key != ELEMENT and child.key not in inside.properties
+            values = inside.within(ELEMENT) if is_element else inside
+            value = yield from self._value(child, values, depth)
             if value.is_cut:
                 return _Value("", is_cut=True)
-            members.append((child.key, value.text))
-        if parameters.admits(tag.key, "array") and all(key == ELEMENT for key, _ in members):
-            return _Value(f"[{', '.join(value for _, value in members)}]")
-        named = (f"{json.dumps(key, ensure_ascii=False)}: {value}" for key, value in members)
+            members.setdefault(child.key, []).append(value)
+        if may_be_list and members.keys() <= {ELEMENT}:
+            return _Value(f"[{', '.join(value.text for value in members.get(ELEMENT, ()))}]")
+        element = inside.within(ELEMENT) if may_be_list else inside
+        named = (f"{_quoted(key)}: {_joined(element, key, values)}" for key, values in members.items())
         return _Value(f"{{{', '.join(named)}}}")
+
+
+class _Repeated:
+    """The values of a parameter that may be a list, whose tag may come several times in a row."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._parameters = parameters
+        self.key: str | None = None
+        self.values = list[_Value]()
+
+    def begin(self, key: str, value: _Value) -> None:
+        self.key = key
+        self.values = [value]
+
+    def ended(self) -> str:
+        """Return the JSON of the values, and forget them."""
+        text = "" if self.key is None else _joined(self._parameters, self.key, self.values)
+        self.key = None
+        self.values = []
+        return text
+
+
+def _joined(parameters: Parameters, key: str, values: Sequence[_Value]) -> str:
+    """Return the JSON of a parameter whose tag came with these values: a list where there are several.
+
+    One alone is no list of itself if the parameter admits what it is.
+    """
+    if not parameters.admits(key, "array"):
+        return values[-1].text
+    first = values[0].text
+    if len(values) == 1 and (first.startswith("[") or parameters.admits(key, _kind(first))):
+        return first
+    inside = parameters.within(key)
+    return f"[{', '.join(filter(None, (_elements(value, inside) for value in values)))}]"
+
+
+def _elements(value: _Value, inside: Parameters) -> str:
+    """Return what a value among several adds to a list: itself, or its elements if it is one."""
+    if value.bare is not None and inside.admits(ELEMENT, "string"):
+        return inside.as_json(ELEMENT, value.bare)
+    return value.text.strip()[1:-1].strip() if value.text.startswith("[") else value.text
+
+
+def _kind(text: str) -> str:
+    """Return the type of a JSON value."""
+    kinds = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean", "n": "null"}
+    return kinds.get(text[:1], "number")
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _as_json(tag: _Tag, text: str, parameters: Parameters) -> str:
@@ -167,4 +235,7 @@ def _as_json(tag: _Tag, text: str, parameters: Parameters) -> str:
         return text
     if not text.strip() and not parameters.admits(tag.key, "string"):
         return "[]" if parameters.admits(tag.key, "array") else "{}"
-    return parameters.as_json(tag.key, text, is_text=tag.is_text)
+    found = parameters.as_json(tag.key, text, is_text=tag.is_text)
+    if parameters.admits(tag.key, "array") and not parameters.admits(tag.key, _kind(found)):
+        return parameters.within(tag.key).as_json(ELEMENT, text, is_text=tag.is_text)  # one of several
+    return found

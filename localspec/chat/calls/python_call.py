@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 
+from localspec.chat.calls.names import offered
 from localspec.chat.calls.pieces import CallCounter, Reading
 from localspec.chat.calls.source import IncomingText, Waiting
 from localspec.chat.calls.typed import Parameters, parsed
@@ -34,11 +35,12 @@ class PythonCalls:
         source.take(is_list)
         while True:
             yield from source.blank()
-            name = yield from source.match(_NAME)
-            if name not in self._tools:
+            word = yield from source.match(_NAME)
+            name = offered(word, self._tools)
+            if name is None:
                 break
             mark = source.mark()
-            source.take(len(name))
+            source.take(len(word))
             yield from source.blank()
             arguments = yield from self._arguments(list(self._tools[name].properties))
             if arguments is None and not source.was_cut:

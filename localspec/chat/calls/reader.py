@@ -43,6 +43,11 @@ class AnswerReader:
             return ThinkingReader(opened, has_channels=self._has_channels)
         return ThinkingReader(opened, looks_later=False, keeps_marks=self._calls.is_in_call)
 
+    @property
+    def answers_directly(self) -> bool:
+        """Whether the model said in the form of a call that it answers without one."""
+        return self._calls is not None and self._calls.answers_directly
+
     def open(self, opened: ThinkingOpened) -> None:
         """Take note, before any text, that the prompt has opened the thinking."""
         self._thinking = self._reader(tags_of(opened.opening))

@@ -103,7 +103,7 @@ def _grammars(functions: Sequence[Function], form: str) -> tuple[tuple[str, Gram
 
 
 def _named(functions: Sequence[Function]) -> str:
-    return rf"(?:functions\.)?(?P<name>{_any(function['name'] for function in functions)})"
+    return rf"(?:(?:functions|default_api|mcp)(?:[.:]|__))?(?P<name>{_any(function['name'] for function in functions)})"
 
 
 def _any(texts: Iterable[str]) -> str:

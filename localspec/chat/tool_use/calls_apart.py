@@ -31,7 +31,7 @@ def calls_apart(
             yield from _parted(text, reader.feed(event.text))
         elif isinstance(event, Finished):
             yield from _parted(text, reader.feed("", more=False, is_cut=event.reason != "stop"))
-            yield from _delta(text.rest())
+            yield from () if reader.answers_directly else _delta(text.rest())
             yield event
         else:
             yield event

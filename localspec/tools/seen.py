@@ -1,0 +1,27 @@
+"""Which files a model has read or written as they are now."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+from localspec.tools.workspace import Location
+
+
+@dataclass(frozen=True, slots=True)
+class SeenFiles:
+    """The contents that a model knows, by the names of files."""
+
+    _digests: dict[str, bytes] = field(default_factory=dict)
+
+    def add(self, place: Location, data: bytes) -> None:
+        """Take note that a model knows what a file says."""
+        self._digests[place.name] = _digest(data)
+
+    def has(self, place: Location, data: bytes) -> bool:
+        """Return whether a model knows what a file says now."""
+        return self._digests.get(place.name) == _digest(data)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
