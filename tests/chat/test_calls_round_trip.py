@@ -325,6 +325,28 @@ def test_the_end_of_a_call_that_was_cut_is_no_text(write: Callable[[str, Argumen
         assert (thought, said, name) == ("", "", "write_file")
 
 
+@pytest.mark.parametrize("write", FORMS)
+def test_a_call_that_was_cut_inside_the_name_of_its_tool_is_no_text(
+    write: Callable[[str, Arguments], str],
+) -> None:
+    text = write("write_file", {"path": "a.t"})
+    for end in range(text.index("write_file") + 1, text.index("write_file") + len("write_file")):
+        for size in (1, end):
+            reader = AnswerReader(form_of(write), TOOLS)
+            pieces = [piece for at in range(0, end, size) for piece in reader.feed(text[at : min(at + size, end)])]
+            assert collected([*pieces, *reader.feed("", more=False, is_cut=True)]) == ("", "", []), text[:end]
+
+
+@pytest.mark.parametrize("write", FORMS)
+def test_the_name_of_another_tool_stays_text_where_it_was_cut(write: Callable[[str, Arguments], str]) -> None:
+    text = f"I look.{write('other_tool', {})}"
+    text = text[: text.index("other") + len("other_to")]
+    reader = AnswerReader(form_of(write), TOOLS)
+    _, said, calls = collected([*reader.feed(text), *reader.feed("", more=False, is_cut=True)])
+    assert calls == []
+    assert said.startswith("I look.")
+
+
 def test_tags_inside_of_tags_follow_the_schema() -> None:
     step = {"type": "object", "properties": {"do": {"type": "string"}, "times": {"type": "integer"}}}
     steps = {"type": "array", "items": {"$ref": "#/$defs/step"}}

@@ -13,6 +13,7 @@ from dataclasses import replace
 from localspec.chat.calls.form import ToolFormat
 from localspec.chat.calls.json_call import JsonCalls
 from localspec.chat.calls.marked_call import MarkedCalls
+from localspec.chat.calls.names import may_begin_name
 from localspec.chat.calls.pieces import CallCounter, Piece, Reading
 from localspec.chat.calls.python_call import PythonCalls
 from localspec.chat.calls.source import IncomingText, Waiting
@@ -24,6 +25,7 @@ from localspec.thinking_tags import Stretch
 _BARE_HEADS = ("<function=", "<invoke name=")
 _NAME = re.compile(r"[\w.-]+")
 _NAMESPACE_ENDS = re.compile(r":[^\W\d]")
+_NAME_AT_END = re.compile(r"[\w.:/-]+\Z")
 _BETWEEN = re.compile(r"(?:\s|:\d+|\[[A-Z_]+\][\w-]*|<[^<>{}]*>|```\w*)*")  # a name and its arguments
 _LONGEST_BETWEEN = 100
 _FENCE = re.compile(r"```[\w-]*[ \t]*\n?")
@@ -37,7 +39,9 @@ _LONGEST_HEAD = 400  # characters at the end of a cut answer that may be the beg
 class CallsInText:
     """Text, later thinking and calls apart, in the order in which they come."""
 
-    def __init__(self, form: ToolFormat, tools: Mapping[str, Parameters]) -> None:
+    def __init__(
+        self, form: ToolFormat, tools: Mapping[str, Parameters], *, takes_unknown: bool = False
+    ) -> None:
         """Read nothing yet."""
         self._form = form
         self._tools = tools
@@ -49,7 +53,7 @@ class CallsInText:
         self._own_end = form.own_end
         addressed = form.addressee and form.opening + form.addressee
         self._ends = tuple(dict.fromkeys(filter(None, (form.own_end, *form.closing, addressed))))
-        self._json = JsonCalls(self._source, tools, self._counter, self._ends)
+        self._json = JsonCalls(self._source, tools, self._counter, self._ends, takes_unknown=takes_unknown)
         self._python = PythonCalls(self._source, tools, self._counter)
         self._marked = form.marks and MarkedCalls(self._source, tools, self._counter, form.marks)
         self._own_openings = tuple(filter(self._is_opening, self._openings)) or self._openings
@@ -111,6 +115,8 @@ class CallsInText:
             self._source.take(len(addressee))
         elif (yield from self._attempt(self._named_call())):
             yield from self._closings()
+        elif self._source.is_cut and not self._source.more:
+            self._source.take_cut((addressee, *self._tools))
 
     def _text(self) -> Reading[bool]:
         """Pass on text up to a call, which is read; return whether there was one."""
@@ -183,8 +189,26 @@ class CallsInText:
         if source.is_over and source.is_cut and not is_held and source.since(mark) <= _LONGEST_HEAD:
             source.keep(mark)  # its name was cut
             self._called_last = True
+        elif source.is_cut and not source.more and self._is_cut_in_name(source.rest(mark), is_all=is_held):
+            source.take(_LONGEST_HEAD)
+            source.keep(mark)
+            self._called_last = True
         else:
             source.back(mark)
+        return False
+
+    def _is_cut_in_name(self, text: str, *, is_all: bool) -> bool:
+        """Return whether a text ends in what stands before a name, and the beginning of a tool's name."""
+        if len(text) > _LONGEST_HEAD:
+            return False
+        before = _without_blanks(self._form.before)
+        heads = {before, before.removesuffix("functions.")}
+        name = _NAME_AT_END.search(text)
+        for at in range(name.start(), len(text)) if name else ():
+            head = _without_blanks(text[:at])
+            is_head = head in heads if is_all else head.endswith(tuple(heads))
+            if is_head and may_begin_name(text[at:], self._tools):
+                return True
         return False
 
     def _call(self, opening: str) -> Reading[bool]:
@@ -397,6 +421,10 @@ class CallsInText:
             follows = head is not None and self._json.offered(head["name"]) is not None
         source.back(mark)
         return follows
+
+
+def _without_blanks(text: str) -> str:
+    return "".join(text.split())
 
 
 def _is_one(piece: Piece, following: Piece) -> bool:

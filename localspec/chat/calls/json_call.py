@@ -16,6 +16,7 @@ from localspec.chat.calls.typed import Parameters, parsed
 _NAMES = ("name", "tool_name", "function_name", "tool", "function")
 _ARGUMENTS = ("arguments", "parameters", "args", "params", "tool_input", "input")
 _WRAPPERS = ("function", "function_call", "tool_call", "tool_calls", "call", "calls")
+_LONGEST_NAME = 100  # of a tool that there is not
 _OTHERS = ("type", "id", "tool_call_id", "index")
 _KNOWN = {*_NAMES, *_ARGUMENTS, *_WRAPPERS, *_OTHERS}
 
@@ -29,8 +30,11 @@ class JsonCalls:
         tools: Mapping[str, Parameters],
         counter: CallCounter,
         ends: tuple[str, ...],
+        *,
+        takes_unknown: bool = False,
     ) -> None:
         """Read nothing yet; `ends` are tags after which nothing of a call can come."""
+        self._takes_unknown = takes_unknown
         self._source = source
         self._tools = tools
         self._counter = counter
@@ -113,7 +117,8 @@ class JsonCalls:
                 return True
             members[key] = yield from _collected(JsonText(source, self._ends))
             name = name or (self._name(members[key]) if key in _NAMES else None)
-            if not is_certain and key in _NAMES and not name and members[key][:1] == '"':
+            is_unknown = key in _NAMES and not name and members[key][:1] == '"'
+            if is_unknown and not is_certain and not self._takes_unknown:
                 return False
         source.take(head == "}")
         return (yield from self._called(members, name, is_certain=is_certain))
@@ -151,9 +156,11 @@ class JsonCalls:
             return bool(name)
         values = {key: value[0] for key, text in members.items() if (value := parsed(text)) is not None}
         found = list(self._calls_in(values, may_be_flat=is_certain))
-        for tool, arguments in found:
+        if not found and self._takes_unknown and not is_certain:
+            found = list(_unknown_call(values))
+        for tool, written in found:
             yield self._counter.begun(tool)
-            yield self._counter.more(arguments)
+            yield self._counter.more(written)
         if not found and is_certain and any(values.get(key) in ANSWERS_DIRECTLY for key in _NAMES):
             self.answers_directly = True
         return bool(found) or self.answers_directly
@@ -176,6 +183,14 @@ class JsonCalls:
                 for each in value if isinstance(value, list) else [value]:
                     if isinstance(each, dict):
                         yield from self._calls_in(each)
+
+
+def _unknown_call(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the arguments of an object that has nothing else, whatever its name."""
+    name = next((values[key] for key in _NAMES if isinstance(values.get(key), str)), "")
+    arguments = next((values[key] for key in _ARGUMENTS if isinstance(values.get(key), dict)), None)
+    if len(values) == 2 and arguments is not None and 0 < len(name) <= _LONGEST_NAME:
+        yield name, json.dumps(arguments, ensure_ascii=False)
 
 
 def as_object(text: str, parameters: Parameters) -> str:

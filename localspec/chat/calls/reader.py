@@ -6,6 +6,7 @@ Nothing is lost: what only looks like a call comes through as text.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
@@ -19,20 +20,32 @@ from localspec.thinking_tags import Stretch, ThinkingTags, tags_of
 from localspec.types.events import ThinkingOpened
 
 
+_HEADER_BEGUN = re.compile(r"(?:<\|start\|>[^<]*)?(?:<\|channel\|>[^<]*(?:<\|constrain\|>[^<]*)?)?| to=\S*")
+"""A header that was cut before its message."""
+
+
 class AnswerReader:
     """An answer as it comes: thinking, text and calls of these tools apart."""
 
     def __init__(
-        self, form: ToolFormat | None = None, tools: Sequence[str] = (), *, is_bare: bool = False
+        self,
+        form: ToolFormat | None = None,
+        tools: Sequence[str] = (),
+        *,
+        is_bare: bool = False,
+        takes_unknown: bool = False,
     ) -> None:
-        """Without tools there are no calls; a bare completion is all text."""
+        """Without tools there are no calls; a bare completion is all text.
+
+        Where it `takes_unknown` names, an answer that is nothing but the JSON of a call is one.
+        """
         self._has_channels = form is not None and form.kind == "harmony"
         self._calls: CallsInText | None = None
         self._channels: CallsInChannels | None = None
         if form is not None and tools and self._has_channels:
             self._channels = CallsInChannels(_parameters(tools))
         elif form is not None and tools:
-            self._calls = CallsInText(form, _parameters(tools))
+            self._calls = CallsInText(form, _parameters(tools), takes_unknown=takes_unknown)
         self._thinking = None if is_bare else self._reader()
         self._thought: Literal["not", "now", "before"] = "not"
 
@@ -69,6 +82,8 @@ class AnswerReader:
         parted: Iterable[Stretch] = [("answer", text)]
         if self._thinking is not None:
             parted = self._thinking.feed(text, more=more)
+        if is_cut and (self._channels or self._calls):
+            parted = (each for each in parted if not _HEADER_BEGUN.fullmatch(each[1]))
         if self._channels is not None:
             yield from self._channels.feed(parted, more=more, is_cut=is_cut)
             return

@@ -67,6 +67,10 @@ class IncomingText:
         """Return the number of characters that were read since a mark."""
         return sum(map(len, self._taken[mark:]))
 
+    def rest(self, mark: int) -> str:
+        """Return the text since a mark, with what was not read."""
+        return "".join(self._taken[mark:]) + self._text[self._at :]
+
     def keep(self, mark: int) -> str:
         """Forget a mark; return the text since then."""
         self._marks -= 1

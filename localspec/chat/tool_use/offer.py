@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from localspec.chat.calls.form import ToolFormat, tool_format
@@ -14,16 +14,7 @@ from localspec.inference.interface import ShowsPrompts
 from localspec.types.drafts import Token
 from localspec.types.request import Message, Request, TemplateVariables, Trigger
 
-_LONGEST_QUESTION = 300  # characters that are repeated of a question
-_NEXT = "If all of it is done, answer now, in plain words. If not, make the next call.]"
-
-
-def next_step(question: str) -> str:
-    """Return what stands behind each result: small models forget the question, and stop after one call."""
-    asked = " ".join(question.split())
-    if len(asked) > _LONGEST_QUESTION:  # attached files stand before the words
-        asked = f"...{asked[-_LONGEST_QUESTION:]}"
-    return f'[The user asked: "{asked}" {_NEXT}'
+NEXT = "[If all that was asked is done, answer now, in plain words. If not, make the next call: another one.]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +39,7 @@ class ToolOffer:
         if self.note:
             *before, last = request.prompt
             return replace(request, prompt=(*before, _noted(last, self.note)), shows_control=True)
-        prompt = list(_with_next_steps(request.prompt))
+        prompt = [_noted(each, NEXT) if each.role == "tool" else each for each in request.prompt]
         if self.reminder:
             prompt[-1] = _noted(prompt[-1], self.reminder)
         return replace(
@@ -56,17 +47,8 @@ class ToolOffer:
         )
 
     def reader(self) -> AnswerReader:
-        """Return the reader of one answer."""
-        return AnswerReader(self.form, self.tools)
-
-
-def _with_next_steps(prompt: Iterable[Message]) -> Iterator[Message]:
-    """Yield a conversation whose results say what comes next; each quotes its own question."""
-    question = ""
-    for message in prompt:
-        if message.role == "user":
-            question = message.content
-        yield _noted(message, next_step(question)) if message.role == "tool" else message
+        """Return the reader of one answer, which also takes what is a call of a tool that there is not."""
+        return AnswerReader(self.form, self.tools, takes_unknown=True)
 
 
 def _noted(message: Message, note: str) -> Message:
