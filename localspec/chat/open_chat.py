@@ -161,7 +161,6 @@ class OpenChat(Branches):
         options: AnswerOptions,
         *,
         continues: int | None = None,
-        asks_again: bool = False,
         asked_s: float | None = None,
         generate: Generate | None = None,
         offer: ToolOffer | None = None,
@@ -169,9 +168,8 @@ class OpenChat(Branches):
         """Answer the question that the shown branch ends in, or continue with the answer `continues`.
 
         If the branch ends in an answer, another one is written as its sibling; if it ends in the result of a
-        tool, the answer goes on from that. With `asks_again` the answer `continues`, which is silent, is asked
-        for once more, and the model does not read its thinking. `generate` writes it if it is given, and else the models alone.
-        It may call the tools of an `offer`.
+        tool, the answer goes on from that. `generate` writes it if it is given, and else the models alone.
+        It may call the tools of an `offer`, which may ask again for the answer `continues`, that is silent.
 
         Yields `Started`, the models' events and `AnswerSaved`; an error is raised after that. The text so far
         is saved, also if the iterator is closed early. An answer that ends early without text leaves no
@@ -180,7 +178,7 @@ class OpenChat(Branches):
         """
         place = self._answer_again(continues) if continues is not None else self._question()
         path = self.tree.path_to(place.id)
-        if asks_again:
+        if offer is not None and offer.asks_again:  # the model does not read what it thought in silence
             prompt = to_prompt(self.system, path[:-1])
         else:
             prompt = to_prompt(self.system, path, continues=continues is not None)

@@ -261,7 +261,6 @@ class ChatSession:
         self.shared.answers += 1
         tools = None if turn is None or variant.mode is not None else self._tools(models, chat, turn, options)
         generate = models.generate if turn is None else turn.generate
-        asks_again = False
         while True:
             offer, is_last = (None, True) if tools is None else (tools.offer, tools.are_over)
             unfinished: AnswerSaved | None = None
@@ -269,7 +268,6 @@ class ChatSession:
                 models,
                 options,
                 continues=continues,
-                asks_again=asks_again,
                 asked_s=asked_s,
                 generate=generate,
                 offer=offer,
@@ -284,9 +282,9 @@ class ChatSession:
             if unfinished is None or tools is None or turn is None:
                 return
             asked_s = None
-            asks_again = unfinished.message.is_silent
-            continues = unfinished.message.id if asks_again else None
-            if asks_again:
+            is_silent = unfinished.message.is_silent
+            continues = unfinished.message.id if is_silent else None
+            if is_silent:
                 continue
             with turn.lent():
                 yield from chat.save_results(unfinished.message, tools.run(unfinished.message.calls))

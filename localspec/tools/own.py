@@ -16,8 +16,8 @@ from localspec.tools.commands import CommandRunner, RunArguments
 from localspec.tools.finding import FileFinder, FindArguments, ListArguments
 from localspec.tools.reading import FileReader, ReadArguments
 from localspec.tools.rules import denied_path
-from localspec.tools.seen import SeenFiles
 from localspec.tools.searching import FileSearcher, SearchArguments, ripgrep
+from localspec.tools.seen import SeenFiles
 from localspec.tools.tool import Arguments, Effect, Tool, ToolOutput
 from localspec.tools.web.page import FetchArguments, PageFetcher
 from localspec.tools.workspace import Workspace
@@ -103,15 +103,16 @@ def _tools(workspace: Workspace, private_hosts: tuple[str, ...], deny: tuple[str
         ),
         OwnTool("files", "find_files", "Find files by a name pattern.", "reads", FindArguments, finder.find),
         OwnTool(
-            "files", "search_files", "Search all files for a text; shows the files and lines that contain it.", "reads",
-            SearchArguments, searcher.search,
+            "files", "search_files", "Search all files for a text; shows the files and lines that contain it.",
+            "reads", SearchArguments, searcher.search,
         ),
         OwnTool(
             "files", "edit_file", "Change a file: replace old_text by new_text.", "writes",
             EditArguments, writer.edit, writer.preview_edit,
         ),
         OwnTool(
-            "files", "write_file", "Create a new file, or replace a whole file; edit_file changes a part of one.", "writes",
+            "files", "write_file",
+            "Create a new file, or replace a whole file; edit_file changes a part of one.", "writes",
             WriteArguments, writer.write, writer.preview_write,
         ),
         OwnTool(

@@ -46,7 +46,10 @@ _CODE = "from localspec.tools.searching import main; main()"
 class SearchArguments:
     """Arguments of `search_files`."""
 
-    pattern: Annotated[str, "text or regular expression, spelled as the user wrote it, even if misspelled: adress stays adress"]
+    pattern: Annotated[
+        str,
+        "text or regular expression, spelled as the user wrote it, even if misspelled: adress stays adress",
+    ]
     path: Folder = "."
     files: Annotated[str | None, "name pattern, for some files alone; leave it out to search all"] = None
 
@@ -87,16 +90,13 @@ class FileSearcher:
         expression, note = _checked(wanted.pattern)
         parts: list[str] = []
         try:
-            for part in self._parts(place, wanted, expression, stop):
-                parts.append(part)
+            parts.extend(self._parts(place, wanted, expression, stop))
         except _SlowSearchError as slow:
             note += f"[... the search took more than {SECONDS:.0f} s; name a folder ...]\n"
             parts += [_shown(slow.found)] if slow.found else []
         return note + ("\n".join(parts) or _nothing(wanted.pattern))
 
-    def _parts(
-        self, place: Location, wanted: SearchArguments, expression: str, stop: Event
-    ) -> Iterator[str]:
+    def _parts(self, place: Location, wanted: SearchArguments, expression: str, stop: Event) -> Iterator[str]:
         """Yield what was found: as asked for, else nearly the same text, and what other files have.
 
         Models correct the spelling that they were to look for, and guess the names of files.
@@ -119,8 +119,7 @@ class FileSearcher:
         found: list[FoundLine] = []
         try:
             with closing(self._lines(place, expression, files, stop)) as lines:
-                for line in islice(self._allowed(place, lines), MAX_MATCHES + 1):
-                    found.append(line)
+                found.extend(islice(self._allowed(place, lines), MAX_MATCHES + 1))
         except _SlowSearchError as slow:
             slow.found = found
             raise

@@ -117,7 +117,9 @@ class FileWriter:
             return
         count = units.counted(len(lines), "line")
         if len(lines) > _LINES_QUOTED:
-            raise UserError(f"`{place.shown}` is there, with {count} that you have not read", "read_file shows them")
+            raise UserError(
+                f"`{place.shown}` is there, with {count} that you have not read", "read_file shows them"
+            )
         self.seen.add(place, data)
         what = f"`{place.shown}` is there, with {count}: {quoted(lines, range(1, len(lines) + 1))}"
         raise UserError(what, "edit_file changes a part of it; write_file needs all that it is to say")

@@ -186,7 +186,10 @@ FORMS: list[Callable[[str, Arguments], str]] = [
     *(addressed, repeating),
     *(in_namespace(write, "functions.") for write in (hermes, llama, new_mistral, python, minimax, spelled)),
     *(in_namespace(write, "default_api:") for write in (hermes, llama, new_mistral, gemma, muse, glm)),
-    *(in_namespace(write, "mcp__server__") for write in (hermes, coder, kimi, harmony, deepseek, functionary)),
+    *(
+        in_namespace(write, "mcp__server__")
+        for write in (hermes, coder, kimi, harmony, deepseek, functionary)
+    ),
 ]
 PARTS = st.sampled_from(
     [
@@ -333,7 +336,9 @@ def test_a_call_that_was_cut_inside_the_name_of_its_tool_is_no_text(
     for end in range(text.index("write_file") + 1, text.index("write_file") + len("write_file")):
         for size in (1, end):
             reader = AnswerReader(form_of(write), TOOLS)
-            pieces = [piece for at in range(0, end, size) for piece in reader.feed(text[at : min(at + size, end)])]
+            pieces = [
+                piece for at in range(0, end, size) for piece in reader.feed(text[at : min(at + size, end)])
+            ]
             assert collected([*pieces, *reader.feed("", more=False, is_cut=True)]) == ("", "", []), text[:end]
 
 

@@ -279,15 +279,18 @@ def test_a_model_that_says_nothing_after_results_is_asked_once_more(
 def test_a_model_that_stays_silent_is_not_asked_a_third_time(store: Store) -> None:
     session = session_of(store, tools := reads())
     look = [says(called("look", path=path)) for path in "ab"]
-    _, models = asked(session, look[0], says(""), look[1], says(""))
-    assert len(models.requests) == 4
+    _, models = asked(session, look[0], says(""), look[1], says(""), says(""))
+    assert [bool(request.tools) for request in models.requests] == [True, True, True, True, False]
     assert [arguments["path"] for _, arguments in tools.ran] == ["a", "b"]
     assert session.chat.path[-1].is_silent
 
 
-def test_an_empty_answer_without_calls_before_it_is_an_answer(store: Store) -> None:
-    _, models = asked(session := session_of(store, reads()), says(""))
-    assert len(models.requests) == 1
+def test_an_answer_that_begins_with_silence_is_asked_for_once_more_without_tools(store: Store) -> None:
+    _, models = asked(session := session_of(store, reads()), says(""), says("Hello."))
+    assert [bool(request.tools) for request in models.requests] == [True, False]
+    assert [message.content for message in session.chat.path] == ["Look!", "Hello."]
+    _, models = asked(session, says(""), says(""))
+    assert len(models.requests) == 2
     assert session.chat.path[-1].is_silent
 
 

@@ -268,7 +268,9 @@ def test_a_word_that_is_not_there_finds_those_that_are_spelled_nearly_the_same(
     assert found == exact.get(pattern, near)
 
 
-def test_what_is_nearly_found_here_does_not_hide_what_others_have(tmp_path: Path, program: str | None) -> None:
+def test_what_is_nearly_found_here_does_not_hide_what_others_have(
+    tmp_path: Path, program: str | None
+) -> None:
     (tmp_path / "README.md").write_text("has teh typo\n")
     (tmp_path / "b").write_text("has the word\n")
     searcher = FileSearcher(Workspace(tmp_path), program)

@@ -35,7 +35,9 @@ def test_a_file_that_was_not_read_is_not_replaced_at_once(writer: FileWriter, tm
     (tmp_path / "f").write_text("one\ntwo\n")
     for _ in ("the preview", "without one"):
         writer.seen.add(writer.workspace.locate("f"), b"another text")
-        with pytest.raises(UserError, match="`f` is there, with 2 lines: line 1 `one`, line 2 `two`; edit_file"):
+        with pytest.raises(
+            UserError, match="`f` is there, with 2 lines: line 1 `one`, line 2 `two`; edit_file"
+        ):
             writer.preview_write(WriteArguments("f", "three\n"))
     assert write(writer, "f", "three\n") == "replaced `f`: 6 bytes"  # the model has read the lines by now
     assert write(writer, "f", "four\n") == "replaced `f`: 5 bytes"

@@ -49,7 +49,7 @@ class _Tag:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A value as JSON, and `bare` as it was written, if no tags were in it; of one that was cut, what came."""
+    """A value as JSON, and `bare` as it was written if no tags were in it; of one that was cut, what came."""
 
     text: str
     is_cut: bool = False

@@ -19,7 +19,6 @@ from localspec.chat.thinking import ThinkingReader
 from localspec.thinking_tags import Stretch, ThinkingTags, tags_of
 from localspec.types.events import ThinkingOpened
 
-
 _HEADER_BEGUN = re.compile(r"(?:<\|start\|>[^<]*)?(?:<\|channel\|>[^<]*(?:<\|constrain\|>[^<]*)?)?| to=\S*")
 """A header that was cut before its message."""
 

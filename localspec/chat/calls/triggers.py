@@ -103,7 +103,8 @@ def _grammars(functions: Sequence[Function], form: str) -> tuple[tuple[str, Gram
 
 
 def _named(functions: Sequence[Function]) -> str:
-    return rf"(?:(?:functions|default_api|mcp)(?:[.:]|__))?(?P<name>{_any(function['name'] for function in functions)})"
+    names = _any(function["name"] for function in functions)
+    return rf"(?:(?:functions|default_api|mcp)(?:[.:]|__))?(?P<name>{names})"
 
 
 def _any(texts: Iterable[str]) -> str:

@@ -24,10 +24,11 @@ SILENT = (
     "If not, answer now in plain words: what you found, what you did, and what is missing.]"
 )
 LAST_WORD = (
-    "[You have said nothing, and no more tools can be called. Say now in plain words what you found, "
-    "what you did, and what is missing.]"
+    "[You have said nothing, and no tools can be called now. Answer in plain words with what you know or "
+    "have found, and say what is missing.]"
 )
 NO_MORE = "this answer may make no more calls; ask again to go on"
+_MOST_SILENT = 2  # messages of one answer
 SAME_ROUNDS = 3  # of the same calls with the same results, after which the answer comes without tools
 SAME_READS = 2  # if these calls only read files or compute: nothing can be different the next time
 
@@ -57,7 +58,7 @@ class AnswerTools:
         self._made = set[tuple[str, str, str]]()  # calls with their results
         self._latest: tuple[object, ...] = ()  # calls with their results
         self._same = 0  # rounds that were alike
-        self._was_silent = False
+        self._silent = 0  # messages
         self._is_reminded = False
         self._most_same = SAME_ROUNDS
 
@@ -65,28 +66,37 @@ class AnswerTools:
     def are_over(self) -> bool:
         """Whether the next message is to answer without tools."""
         goes_in_circles = self._same >= self._most_same
-        return goes_in_circles or self._rounds >= self._kit.most_rounds or self._left <= 0
+        is_to_speak = self._is_reminded and (not self._rounds or self._silent == _MOST_SILENT)
+        return is_to_speak or goes_in_circles or self._rounds >= self._kit.most_rounds or self._left <= 0
 
     @property
     def offer(self) -> ToolOffer:
         """The offer to the next message."""
         if self.are_over:
-            return replace(self._offer, note=LAST_WORD if self._is_reminded else ENOUGH)
-        return replace(self._offer, reminder=SILENT if self._is_reminded else "")
+            note = LAST_WORD if self._is_reminded else ENOUGH
+            return replace(self._offer, note=note, asks_again=self._is_reminded)
+        reminder = SILENT if self._is_reminded else ""
+        return replace(self._offer, reminder=reminder, asks_again=self._is_reminded)
 
     def go_on_after(self, message: StoredMessage) -> bool:
-        """Return whether the answer goes on after a message: it calls, or is the first silent one after results."""
+        """Return whether the answer goes on after a message: it calls, or is silent and asked for again.
+
+        After results that is with tools, and once more without; without any results it is without tools.
+        """
         if message.calls:
             return message.state == "complete"
-        if self._was_silent or not self._rounds or not message.is_silent:
+        most = _MOST_SILENT if self._rounds else 1
+        if not message.is_silent or self._silent >= most:
             return False
-        self._was_silent = self._is_reminded = True
+        self._silent += 1
+        self._is_reminded = True
         return True
 
     def run(self, calls: Sequence[ToolCall]) -> Iterator[CallEvent]:
         """Run the calls of a message, as `run_calls` does; none of them once they are over."""
+        are_over = self.are_over
         self._is_reminded = False
-        if self.are_over:
+        if are_over:
             yield from map(self._not_run, calls)
             return
         beyond = [call for number, call in enumerate(calls) if number >= self._left]

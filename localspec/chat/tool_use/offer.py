@@ -32,6 +32,7 @@ class ToolOffer:
     triggers: tuple[Trigger, ...]
     note: str = ""
     reminder: str = ""
+    asks_again: bool = False  # for a message that was silent
 
     def put_into(self, request: Request) -> Request:
         """Return a request whose answer may call the tools; its arguments follow their schemas."""

@@ -510,7 +510,6 @@ class MessageView(Vertical, can_focus=True):
         ]
         self._actions.update(Content("  ").join(actions))
 
-
     def _tell_state(self, message: StoredMessage) -> None:
         """Say what ended an answer early, or that there is none."""
         state = _STATES.get(message.state, "")
