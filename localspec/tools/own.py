@@ -104,7 +104,8 @@ def _tools(workspace: Workspace, private_hosts: tuple[str, ...], deny: tuple[str
         OwnTool("files", "find_files", "Find files by a name pattern.", "reads", FindArguments, finder.find),
         OwnTool(
             "files", "search_files",
-            "Search all files for a text; shows the files and lines that contain it.", "reads", SearchArguments, searcher.search,
+            "Search all files for a text; shows the files and lines that contain it.", "reads",
+            SearchArguments, searcher.search,
         ),
         OwnTool(
             "files", "edit_file", "Change a file: replace old_text by new_text.", "writes",

@@ -352,6 +352,20 @@ def test_the_name_of_another_tool_stays_text_where_it_was_cut(write: Callable[[s
     assert said.startswith("I look.")
 
 
+@pytest.mark.parametrize("size", [1, 1000])
+def test_a_model_that_calls_nothing_directly_says_nothing(size: int) -> None:
+    direct = json.dumps([{"tool_name": "directly-answer", "parameters": {}}])
+    assert read(form_of(command_r), f"Action:\n```json\n{direct}```", [size]) == ("", "", [])
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_parts_of_an_answer_name_whom_they_are_for(size: int) -> None:
+    text = f"all\nI look.>>>{addressed('write_file', {'path': 'a'})}>>>all\n>>> is Python's prompt"
+    assert read(form_of(addressed), text, [size]) == (
+        "", "I look.>>> is Python's prompt", [("write_file", '{"path": "a"}')],
+    )  # fmt: skip
+
+
 def test_tags_inside_of_tags_follow_the_schema() -> None:
     step = {"type": "object", "properties": {"do": {"type": "string"}, "times": {"type": "integer"}}}
     steps = {"type": "array", "items": {"$ref": "#/$defs/step"}}
