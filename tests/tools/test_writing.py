@@ -192,6 +192,7 @@ def test_a_replaced_file_keeps_its_endings_and_encoding(
 ) -> None:
     if old is not None:
         (tmp_path / "f").write_bytes(old)
+        writer.seen.add(writer.workspace.locate("f"), old)
     write(writer, "f", text)
     assert (tmp_path / "f").read_bytes() == new
 
