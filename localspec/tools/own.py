@@ -104,7 +104,7 @@ def _tools(workspace: Workspace, private_hosts: tuple[str, ...], deny: tuple[str
         OwnTool("files", "find_files", "Find files by a name pattern.", "reads", FindArguments, finder.find),
         OwnTool(
             "files", "search_files",
-            "Search all files for a text; shows the files and lines that contain it.", "reads",
+            "Search files for a text; shows the files and lines that contain it.", "reads",
             SearchArguments, searcher.search,
         ),
         OwnTool(
@@ -113,7 +113,7 @@ def _tools(workspace: Workspace, private_hosts: tuple[str, ...], deny: tuple[str
         ),
         OwnTool(
             "files", "write_file",
-            "Create a new file, or replace a whole file; edit_file changes a part of one.", "writes",
+            "Create a new file, or replace a whole one; edit_file changes a part.", "writes",
             WriteArguments, writer.write, writer.preview_write,
         ),
         OwnTool(

@@ -48,7 +48,7 @@ class SearchArguments:
 
     pattern: Annotated[
         str,
-        "text or regular expression, spelled as the user wrote it, even if misspelled: adress stays adress",
+        "text or regular expression, spelled as the user wrote it, even if misspelled",
     ]
     path: Folder = "."
     files: Annotated[str | None, "name pattern, for some files alone; leave it out to search all"] = None
