@@ -33,7 +33,7 @@ class EditArguments:
     """Arguments of `edit_file`."""
 
     path: Annotated[str, "file in the workspace"]
-    old_text: Annotated[str, "text that is in the file now, copied exactly; it must occur once"]
+    old_text: Annotated[str, "text in the file now, copied exactly; it must occur once"]
     new_text: Annotated[str, "text that replaces old_text"]
 
 
