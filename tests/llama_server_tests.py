@@ -40,12 +40,17 @@ _OTHER_JOBS = {
     "test_proxy.py": "a proxy for the page",
     "test_mcp_servers.py": "MCP servers",
     "test_tools_builtin.py": "tools of the server",
-    "test_slot_save.py": "saving slots by hand",
     "test_compat_gcp.py": "Vertex AI",
 }
 _OTHERWISE = {
     "test_metrics_disabled": "/metrics is always there",
     "test_server_slots": "/slots is always there",
+    "test_slot_restore_legacy_token_list": "files in llama.cpp's own format",
+    "test_slot_save_restore_with_image": "images",
+    "test_slot_save_restore_with_two_images": "images",
+    "test_slot_save_restore_with_image_across_restart": "images",
+    "test_slot_save_restore_image_payload_larger_than_context": "images",
+    "test_slot_restore_media_file_without_mmproj": "images",
     "test_server_models": "the models for clients are profiles",
     "test_server_model_aliases_and_tags": "the models for clients are profiles",
 }
@@ -66,6 +71,7 @@ _ALIKE = {
     "--n-predict": "-n",
     "--cache-ram": "-cram",
     "--api-key": "--api-key",
+    "--slot-save-path": "--slot-save-path",
     "--chat-template-file": "--chat-template-file",
     "--spec-draft-n-max": "--draft-length",
     "--spec-type": "--spec-type",

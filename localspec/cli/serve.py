@@ -42,7 +42,7 @@ from localspec.inference.interface import SharedModels
 from localspec.models.default_pair import name_of
 from localspec.models.pair_files import PairFiles, local_file
 from localspec.storage.config import read_config
-from localspec.storage.paths import config_dir
+from localspec.storage.paths import config_dir, expanded
 from localspec.storage.profiles import profiles
 from localspec.types.models import ModelInfo
 from localspec.units import memory
@@ -96,6 +96,8 @@ def parser() -> Parser:
         "disk for the same, such as 10G, so that they outlive the server; 0: none (cache_disk in config.toml)"
     )
     add("--cache-disk", type=file_size, metavar="SIZE", help=about)
+    about = "folder for conversations that clients save and restore by POST /slots/N?action=save"
+    add("--slot-save-path", metavar="FOLDER", help=about)
     about = (
         "used by --host on the other machine: reads the key from the first line of standard input, and ends "
     )
@@ -135,7 +137,7 @@ def main(argv: Sequence[str]) -> int:
 
     doors = running.access(args.host, args.api_key, args.allow_origin, args.allow_host, is_local=is_local)
     kit = None if args.mcp is None else _kit(args.mcp)
-    server = ServerSettings(usual, asked, say, kit=kit)
+    server = ServerSettings(usual, asked, say, kit=kit, slots=_slot_folder(args.slot_save_path))
     settings = _pair_settings(args, request, server)
     offers: list[OfferedModel] = [ChatOffer(first, settings, by_name, tuple(by_name))]
     if args.models:
@@ -201,6 +203,18 @@ def _on_disk(args: argparse.Namespace) -> int:
             "leave out --cache-ram 0",
         )
     return read_config(config_dir() / "config.toml").cache_disk if asked is None else asked
+
+
+def _slot_folder(named: str | None) -> Path | None:
+    """Return the folder for saved slots; raises UserError if it is none that can be written."""
+    if named is None:
+        return None
+    folder = expanded(named).absolute()
+    if not folder.is_dir():
+        raise UserError(f"--slot-save-path {named} is not a folder", "create it, or name another one")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"--slot-save-path {named} cannot be written", "name another folder")
+    return folder
 
 
 def _begin_tunnel() -> str | None:

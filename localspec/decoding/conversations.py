@@ -13,6 +13,7 @@ from typing import Protocol
 
 from localspec.decoding.drafters.drafter import DraftState, common_prefix
 from localspec.decoding.loop import Decoder
+from localspec.errors import EngineError
 from localspec.types.models import CachesOnDisk, SavedConversations
 from localspec.types.saved_states import CachedText, ConversationCopy
 
@@ -40,6 +41,9 @@ class DiskCopies(Protocol):
 
     def hurry(self, copy: ConversationCopy) -> None:
         """Have a copy written now or never, because it leaves memory."""
+
+    def erase(self, text: Sequence[int]) -> None:
+        """Delete the copies of a text, and write none of those that wait."""
 
     def figures(self) -> CachesOnDisk:
         """Return the size of all copies on disk."""
@@ -122,6 +126,25 @@ class Conversations:
         if copy is not None:
             self.store.disk.keep(copy, at_once=True)
 
+    def copy_of(self, text: Sequence[int]) -> ConversationCopy | None:
+        """Return a copy of a text's caches, or of one that continues it; None if there is none.
+
+        It is made of the caches if they hold the text. Raises `EngineError` if there is no memory for it.
+        """
+        if self._caches[0].cached_tokens() != [*text]:
+            continued = (each for each in self._saved if common_prefix(each.tokens, text) == len(text))
+            return min(continued, key=lambda each: len(each.tokens), default=None)
+        copy = self._copied(lambda _size: True)
+        if copy is None:
+            raise EngineError("there is not enough memory for a copy of the conversation")
+        return copy
+
+    def erase(self, text: Sequence[int]) -> None:
+        """Drop the saved copies of a text, also those on disk."""
+        self._saved[:] = [each for each in self._saved if not _is_same(each.tokens, text)]
+        if self.store.disk is not None:
+            self.store.disk.erase(text)
+
     def _goes_to_disk(self, tokens: int) -> bool:
         return self.store.disk is not None and self.kept_as is not None and tokens >= FEWEST_ON_DISK
 
@@ -149,7 +172,7 @@ class Conversations:
                 self._saved.append(found)
             return False
         if found is not None:
-            self._take_up(found)
+            self.take_up(found)
             if len(found.tokens) - common >= worth(found.tokens):  # another prompt may continue from there
                 self._saved.append(found)
             elif self.store.disk is not None:
@@ -189,7 +212,8 @@ class Conversations:
         other = _copied(draft[0], lambda more: room(size + more)) if draft else None
         return ConversationCopy(copy, other, self.kept_as)
 
-    def _take_up(self, copy: ConversationCopy) -> None:
+    def take_up(self, copy: ConversationCopy) -> None:
+        """Restore a copy into the caches, which are then as if they had read its text."""
         self.kept_as = copy.kept_as
         for cache, cached in zip(self._caches, (copy.target, copy.draft), strict=False):
             if cached is not None:
@@ -210,6 +234,12 @@ class Conversations:
 def _copied(cache: Decoder | DraftState, room: Callable[[int], bool]) -> CachedText | None:
     saved = cache.model.save(room)
     return None if saved is None else CachedText(tuple(cache.cached_tokens()[: saved.length]), saved)
+
+
+def _is_same(text: Sequence[int], other: Sequence[int]) -> bool:
+    """Return whether one of two texts is the beginning of the other, but perhaps for its end."""
+    shorter = min(text, other, key=len)
+    return len(shorter) - common_prefix(text, other) < worth(shorter)
 
 
 def worth(text: Sequence[int]) -> int:

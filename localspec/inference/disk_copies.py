@@ -14,7 +14,7 @@ from localspec.errors import LocalSpecError
 from localspec.gguf import part_name
 from localspec.llama.context import Context, state_memory
 from localspec.storage.cache_file import DamagedFileError
-from localspec.storage.cache_folder import CacheFolder, digest, shared
+from localspec.storage.cache_folder import CacheFolder, digest, is_continued, shared
 from localspec.storage.kept_caches import figures, forget_named
 from localspec.storage.pair_identity import MachineFacts, fingerprint
 from localspec.types.models import CachesOnDisk
@@ -125,6 +125,17 @@ class DiskHome:
                 self._leaving = copy
                 self._due[copy] = 0.0
                 self._changed.notify_all()
+
+    def erase(self, text: Sequence[int]) -> None:
+        """Delete the files of a text, and write none of the copies of it that wait."""
+        tokens = array("i", text)
+        with self._changed:
+            for copy in [copy for copy in self._due if is_continued(array("i", copy.tokens), tokens)]:
+                del self._due[copy]
+        try:
+            self._folder.erase(text)
+        except LocalSpecError as error:
+            self._tell("a saved cache cannot be deleted", error)
 
     def forget(self, name: str) -> None:
         """Delete the files of a name, and write none before it is used again."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, count
 from math import isfinite
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -34,6 +35,7 @@ from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.contexts import Contexts, CostedEngine
 from localspec.inference.disk_copies import REST_S, DiskHome
 from localspec.inference.interface import check_room
+from localspec.inference.slots import restore_slot, save_slot
 from localspec.llama.backends import memory_of
 from localspec.llama.grammar import Grammars
 from localspec.llama.lazy_grammar import Heads, LazyConstraint
@@ -58,7 +60,14 @@ from localspec.types.events import (
     Summary,
     ThinkingOpened,
 )
-from localspec.types.models import DeviceMemory, ModelInfo, ModelOptions, PlainRate, SavedConversations
+from localspec.types.models import (
+    DeviceMemory,
+    ModelInfo,
+    ModelOptions,
+    PlainRate,
+    SavedConversations,
+    SlotFile,
+)
 from localspec.types.request import (
     NO_LIMIT,
     EngineSettings,
@@ -96,6 +105,7 @@ class _Answer:
     engine: CostedEngine | None = None  # of its place among others, since its last pause
     cached: int | None = None  # tokens of the prompt that were not read
     forced: ForcedTokens | None = None  # which closed the thinking
+    slot: int = 0  # of its last place
 
 
 class Runtime(AbstractContextManager["Runtime"]):
@@ -271,11 +281,15 @@ class Runtime(AbstractContextManager["Runtime"]):
         text, settled = self._common_beginning(request)
         drafts = request.settings.mode in {"sd", "ssd"}
         with suppress(Cancelled), self._seating.closed(waits=False), self._contexts.reading_ahead() as chunk:
-            self._last = engine = self._seating.place_of(text, wanted).engine
+            place = self._seating.place_of(text, wanted, request.slot)
+            self._last = engine = place.engine
             self._used_at_s = time.monotonic()
             reading = engine.read_ahead(text, settled, chunk, drafts=drafts, kept_as=request.kept_as)
-            for tokens in reading if wanted() else ():
-                yield ReadAhead(tokens, len(text))
+            try:
+                for tokens in reading if wanted() else ():
+                    yield ReadAhead(tokens, len(text))
+            finally:
+                self._seating.hold(self._seating.slot_of(place, request.slot), place)
 
     def read(self, request: Request) -> Iterator[GenerationEvent]:
         """Read a prompt as `read_now` does and answer nothing; the summary counts what is in the cache then.
@@ -384,9 +398,12 @@ class Runtime(AbstractContextManager["Runtime"]):
                 reuses = answer.request.reuses_cache or answer.segment > 0
                 with (
                     suppress(Cancelled),
-                    self._seating.taken(participant, answer.text, reuses=reuses) as place,
+                    self._seating.taken(
+                        participant, answer.text, reuses=reuses, slot=answer.request.slot
+                    ) as place,
                 ):
                     answer.engine = place.engine
+                    answer.slot = self._seating.slot_of(place, answer.request.slot)
                     yield from self._decoded(answer, participant, place)
                     reason = answer.events.ending
         finally:
@@ -406,7 +423,7 @@ class Runtime(AbstractContextManager["Runtime"]):
             self._paused[number] = answer
             yield Paused(number, events.summary(cached))
         else:
-            yield from events.finish(reason, cached)
+            yield from events.finish(reason, cached, answer.slot)
 
     def _decoded(
         self, answer: _Answer, participant: Participant, place: ConversationPlace[CostedEngine]
@@ -475,6 +492,23 @@ class Runtime(AbstractContextManager["Runtime"]):
             logger.warning("conversations are not kept on disk: %s", error)
             return None
         return DiskHome(limit, identities, self.target.context)
+
+    def save_slot(self, slot: int, path: Path) -> SlotFile:
+        """Write the conversation of a slot to a file; raises UserError."""
+        identities = self._contexts.cache_identities()
+        with self._undisturbed():
+            return save_slot(self._seating, identities, slot, path)
+
+    def restore_slot(self, slot: int, path: Path) -> SlotFile:
+        """Put the conversation of a file into a slot; raises UserError."""
+        identities = self._contexts.cache_identities()
+        with self._undisturbed():
+            return restore_slot(self._seating, identities, slot, path, self.target.context)
+
+    def erase_slot(self, slot: int) -> int:
+        """Forget the conversation of a slot, with all copies of it but saved files; return its tokens."""
+        with self._undisturbed():
+            return self._seating.empty_slot(slot)
 
     def forget_conversation(self, name: str) -> None:
         """Delete the files of a name from disk; callable from any thread."""

@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 
 from localspec.app.answer_json import Json
 from localspec.errors import LocalSpecError
-from localspec.server.queue import EngineQueue, Job
+from localspec.server.queue import EngineQueue
 from localspec.server.served import ModelDescription, ServedModel, ServedModels
 from localspec.server.service import FINGERPRINT, ChatService, EmbeddingService, Protocol
 from localspec.types.models import ModelInfo
@@ -148,42 +148,6 @@ async def _props(models: ServedModels, request: Request) -> Response:
     )
 
 
-async def _slots(models: ServedModels, request: Request) -> Response:
-    """Return a slot for each answer that may be interleaved."""
-    service = models.find(request.query_params.get("model"), "chat").opened
-    if not isinstance(service, ChatService):
-        return JSONResponse([])
-    running, waiting = service.queue.jobs()
-    begun = [*running, *(job for job in waiting if job.is_begun)]
-    idle = [None] * (service.queue.parallel - len(begun))
-    if not idle and "fail_on_no_slot" in request.query_params:
-        raise HTTPException(503, "every slot is taken")
-    jobs = enumerate([*begun, *idle])
-    return JSONResponse([_slot(service, number, job, is_current=job in running) for number, job in jobs])
-
-
-def _slot(service: ChatService, number: int, job: Job | None, *, is_current: bool) -> Json:
-    models = service.queue.models
-    slot: Json = {
-        "id": number,
-        "n_ctx": models.target.context,
-        "speculative": models.draft is not None,
-        "is_processing": job is not None,
-    }
-    if job is None:
-        return slot
-    limit = job.asked.overrides.answer.max_tokens
-    left = -1 if limit is None else limit - job.tokens
-    return slot | {
-        "id_task": job.number,
-        "state": "answering" if is_current else "paused",
-        "model": job.asked.profile.name,
-        "n_decoded": job.tokens,
-        "next_token": [{"has_next_token": True, "n_remain": left, "n_decoded": job.tokens}],
-        "seconds": round(time.monotonic() - job.since, 3),
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class _Metric:
     """A figure of `/metrics`; one that llama-server has too is shown under its name there as well."""
@@ -306,7 +270,7 @@ async def _page(_models: ServedModels, _request: Request) -> Response:
     return HTMLResponse(_PAGE.read_text(encoding="utf-8"), headers=headers)
 
 
-_OF_OTHERS = ("/rerank", "/reranking", "/lora-adapters", "/props", "/slots/{slot}", "/audio/transcriptions")
+_OF_OTHERS = ("/rerank", "/reranking", "/lora-adapters", "/props", "/audio/transcriptions")
 PROTOCOL: Protocol[ServedModels] = Protocol(
     dict.fromkeys(_OF_OTHERS, _not_offered),
     told={
@@ -315,7 +279,6 @@ PROTOCOL: Protocol[ServedModels] = Protocol(
         "/v1/models": _models,
         "/v1/models/{name:path}": _model,
         "/props": _props,
-        "/slots": _slots,
         "/metrics": _metrics,
         "/lora-adapters": _no_adapters,
     },

@@ -39,6 +39,7 @@ from localspec.server import (
     ollama,
     openai,
     responses,
+    slots,
     texts,
 )
 from localspec.server.exchange import GONE, error, to_api_error, without_content
@@ -55,9 +56,11 @@ KEEP_ALIVE_S = 60  # for the next request; many clients find out late that a con
 DRAIN_S = 30  # for answers in progress when the server is to end
 CUT_S = 5  # for clients to hear that their answers do not go on then
 RETRY_S = 10  # after which a client may ask again that found the queue full
-_OF_CHATS = tuple(each.PROTOCOL for each in (openai, responses, anthropic, completion, texts, ollama, engine))
+_OF_CHATS = tuple(
+    each.PROTOCOL for each in (openai, responses, anthropic, completion, texts, ollama, engine, slots)
+)
 _OF_EMBEDDINGS = (embeddings.PROTOCOL, embeddings.OLLAMA)
-_OF_SERVER = (about.PROTOCOL, loading.PROTOCOL, ollama.TOLD, engine.TOLD)
+_OF_SERVER = (about.PROTOCOL, loading.PROTOCOL, ollama.TOLD, engine.TOLD, slots.TOLD)
 _LONGEST_PATH = 200  # in the log
 _OPEN = ("/", "/health", "/v1/health")  # which also who has no key may ask for
 

@@ -208,6 +208,7 @@ class Body:
     return_progress: bool | None = None  # llama-server's, in a stream
     echo: bool | None = None  # of a bare text, as is the next
     suffix: str | None = None
+    id_slot: Annotated[int, Range(-1, 2**31 - 1)] | None = None  # llama-server's; -1: any
 
     @property
     def limit(self) -> int | None:
@@ -463,6 +464,7 @@ def answer_of(body: Body, service: ChatService, prompt: tuple[Message, ...] | st
         logit_bias=_bias(body.logit_bias, service.queue.models),
         top_logprobs=_logprobs(body),
         kept_as=None if body.prompt_cache_retention in _IN_MEMORY else usual.kept_as,
+        slot=None if body.id_slot in (None, -1) else body.id_slot % service.queue.parallel,
     )
 
 

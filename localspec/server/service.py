@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from asyncio import to_thread
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Generic, TypeVar
 from typing import Protocol as PythonProtocol
 
@@ -19,7 +20,7 @@ from localspec.chat.answer_settings import SessionRequest, followed
 from localspec.chat.figures import note, summary_line
 from localspec.chat.tool_use.kit import ToolKit
 from localspec.inference.embedder import Embedder
-from localspec.inference.interface import check_room
+from localspec.inference.interface import SharedModels, check_room
 from localspec.llama.library import LLAMA_BUILD
 from localspec.safe_text import safe_line
 from localspec.server.beginnings import Beginnings
@@ -30,6 +31,7 @@ from localspec.types.events import Finished, GenerationEvent, ModeChanged, Summa
 from localspec.types.request import Message
 from localspec.version import __version__
 
+T = TypeVar("T")
 _COUNTED = ("prompt_tokens", "cached_tokens", "tokens", "rounds", "drafted", "accepted", "hits", "misses",
             "prompt_s", "decode_s")  # fmt: skip
 
@@ -50,6 +52,7 @@ class ServerSettings:
     totals: Counter[str] = field(default_factory=Counter)  # of `Summary`, and of requests
     warned: set[str] = field(default_factory=set)
     kit: ToolKit | None = None  # of MCP servers that clients may use
+    slots: Path | None = None  # the folder of saved slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,20 @@ class ChatService:
             "stop": list(answer.stop),
             "n_probs": answer.top_logprobs or 0,
         }
+
+    async def in_turn(self, ask: Callable[[SharedModels], T]) -> T:
+        """Return the models' answer to something else than a prompt, when nothing else uses them."""
+        found = list[T]()
+
+        def work(models: SharedModels) -> Iterator[GenerationEvent]:
+            found.append(ask(models))
+            return iter(())
+
+        asked = QueuedRequest(self.profile(None), self.asked, work)
+        async with aclosing(self.queue.answer(asked)) as events:
+            async for _ in events:
+                pass
+        return found[0]
 
     async def answer(self, asked: QueuedRequest) -> AsyncGenerator[GenerationEvent]:
         """Yield the events of an answer, which end with `Finished`; closing the generator gives it up.

@@ -54,6 +54,14 @@ class SavedConversations:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotFile:
+    """A file with the conversation of a slot."""
+
+    tokens: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """An open model."""
 

@@ -34,6 +34,7 @@ FanOutBudget = Annotated[int, Range(1, 64)]
 DraftTemperature = Annotated[float, Range(0, 10)]
 SaguaroC = Annotated[float, Range(0, 1)]
 MinConfidence = Annotated[float, Range(0, 1)]
+Slot = Annotated[int, Range(0, 2**31 - 1)]
 
 
 def seed_after(seed: int, count: int) -> int:
@@ -217,6 +218,8 @@ class Request:
     nothing else. The order is: logit bias, grammar, penalties and the rest of `Sampling`. `top_logprobs`
     asks for `TokensScored`: with that many of the best tokens for each (0: only itself). Copies of the
     caches are `kept_as` that name on disk, if the models keep any there; None keeps them in memory alone.
+    `slot` is the number of the place for the conversation; None takes the one that suits it best. Numbers
+    above the last place begin again at the first.
     """
 
     prompt: tuple[Message, ...] | str
@@ -239,3 +242,4 @@ class Request:
     ignores_circles: bool = False
     kept_as: str | None = field(default="", repr=False)
     thinking_budget: ThinkingBudget | None = field(default=None, repr=False)
+    slot: Slot | None = field(default=None, repr=False)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx2
 from uvicorn import Server
@@ -49,10 +50,11 @@ def serving(
     policy: AccessPolicy | None = None,
     embedder: Embedder | None = None,
     kit: ToolKit | None = None,
+    slots: Path | None = None,
 ) -> Iterator[Served]:
     """Serve what `open_models` opens, at a free port."""
     lines: list[str] = []
-    settings = ServerSettings("auto", SessionRequest(), lines.append, kit=kit)
+    settings = ServerSettings("auto", SessionRequest(), lines.append, kit=kit, slots=slots)
     pair = ScriptedPair("pair", open_models, settings, is_named=False)
     vectors = None if embedder is None else ScriptedEmbeddings(embedder.info.name, embedder)
     models = ServedModels([pair] if vectors is None else [pair, vectors], settings)
