@@ -51,6 +51,8 @@ _OTHERWISE = {
     "test_slot_save_restore_with_image_across_restart": "images",
     "test_slot_save_restore_image_payload_larger_than_context": "images",
     "test_slot_restore_media_file_without_mmproj": "images",
+    "test_cors_options[web.mydomain.fr-Access-Control-Allow-Headers-*]": "the headers that a page asks for are named",
+    "test_access_static_assets_without_api_key": "the page is one file",
     "test_server_models": "the models for clients are profiles",
     "test_server_model_aliases_and_tags": "the models for clients are profiles",
 }
@@ -78,7 +80,16 @@ _ALIKE = {
     "-ctk": "-ctk",
     "-ctv": "-ctv",
     "-fa": "-fa",
+    "--cors-origins": "--cors-origins",
+    "--cors-methods": "--cors-methods",
+    "--cors-headers": "--cors-headers",
 }
+_THEIR_PAGES = [
+    "--cors-methods",
+    "GET, POST, DELETE, OPTIONS",
+    "--cors-credentials",
+]  # unless they say otherwise
+
 _WITHOUT_VALUE = {"--swa-full": "--swa-full", "--verbose": "-v"}
 _ALWAYS_SO = ("--offline", "--cont-batching", "--metrics", "--slots", "--kv-unified", "--jinja", "--no-jinja")
 _NO_MATTER = ("--alias", "--spec-draft-n-min")  # with their value
@@ -112,7 +123,14 @@ def flags_for(given: Sequence[str]) -> list[str] | None:
             return None
     if context:
         flags += ["-c", str(context // slots)]  # llama-server divides it among its slots
-    return flags
+    return [*flags, *_for_pages(given)]
+
+
+def _for_pages(given: Sequence[str]) -> list[str]:
+    """Return the flags for what llama-server lets pages do by default."""
+    named = "--cors-origins" in given
+    origins = [] if named else ["--cors-origins", "localhost" if "--tools" in given else "*"]
+    return [*origins, *_THEIR_PAGES]
 
 
 def with_model(flags: Sequence[str], model: str) -> list[str]:

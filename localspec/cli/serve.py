@@ -50,6 +50,7 @@ from localspec.units import memory
 if TYPE_CHECKING:
     from localspec.chat.tool_use.kit import ToolKit
     from localspec.models.pair_request import PairRequest
+    from localspec.server.application import AccessPolicy
     from localspec.server.offers import PairSettings
     from localspec.server.served import OfferedModel, ServedModel, ServedModels
     from localspec.server.service import ChatService, ServerSettings
@@ -74,6 +75,14 @@ def parser() -> Parser:
     add("--api-key", metavar="KEY", default=os.environ.get(KEY_VARIABLE), help=about)
     about = "web origin that may send requests: https://example.org, chrome-extension://*; repeatable"
     add("--allow-origin", action="append", default=[], metavar="ORIGIN", help=about)
+    about = "several such origins, with commas; localhost means all pages of this machine, * any page"
+    add("--cors-origins", type=listed, default=(), metavar="LIST", help=about)
+    about = "methods that such pages may use (all)"
+    add("--cors-methods", type=listed, metavar="LIST", help=about)
+    about = "headers that such pages may send (all)"
+    add("--cors-headers", type=listed, metavar="LIST", help=about)
+    about = "let such pages send requests with credentials (no)"
+    add("--cors-credentials", action=argparse.BooleanOptionalAction, default=False, help=about)
     about = "name of this machine in requests that a proxy passes on; repeatable"
     add("--allow-host", action="append", default=[], metavar="NAME", help=about)
     about = "number of answers to write at once, or by turns where the models cannot share passes (4)"
@@ -135,7 +144,7 @@ def main(argv: Sequence[str]) -> int:
     from localspec.server.served import ServedModels
     from localspec.server.service import ServerSettings
 
-    doors = running.access(args.host, args.api_key, args.allow_origin, args.allow_host, is_local=is_local)
+    doors = _doors(args, is_local=is_local)
     kit = None if args.mcp is None else _kit(args.mcp)
     server = ServerSettings(usual, asked, say, kit=kit, slots=_slot_folder(args.slot_save_path))
     settings = _pair_settings(args, request, server)
@@ -203,6 +212,21 @@ def _on_disk(args: argparse.Namespace) -> int:
             "leave out --cache-ram 0",
         )
     return read_config(config_dir() / "config.toml").cache_disk if asked is None else asked
+
+
+def _doors(args: argparse.Namespace, *, is_local: bool) -> AccessPolicy:
+    """Return the access policy that the flags ask for; raises UserError."""
+    from localspec.server.origins import ANY, CrossOrigin
+    from localspec.server.running import access
+
+    origins = (*args.allow_origin, *args.cors_origins)
+    pages = CrossOrigin(args.cors_methods or (ANY,), args.cors_headers or (ANY,), args.cors_credentials)
+    return access(args.host, args.api_key, origins, args.allow_host, pages, is_local=is_local)
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """Return the parts of a list with commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _slot_folder(named: str | None) -> Path | None:

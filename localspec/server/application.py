@@ -18,8 +18,6 @@ from urllib.parse import urlsplit
 import h11
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -44,7 +42,7 @@ from localspec.server import (
 )
 from localspec.server.exchange import GONE, error, to_api_error, without_content
 from localspec.server.opening import answered
-from localspec.server.origins import ANY, pattern
+from localspec.server.origins import EVERYTHING, CrossOrigin, middleware, pattern, refusal
 from localspec.server.queue import QueueFullError
 from localspec.server.served import Kind, ServedModels
 from localspec.server.service import Handler, Protocol
@@ -72,6 +70,7 @@ class AccessPolicy:
     api_key: str | None = None
     hosts: frozenset[str] = frozenset({"127.0.0.1", "localhost", "::1"})  # empty where a key protects
     origins: frozenset[str] = frozenset()  # pages that may ask, as `read_origin` returns them
+    pages: CrossOrigin = EVERYTHING  # what those may do
 
     def check(self, request: Request) -> None:
         """Raise HTTPException (401 or 403) for a client without access."""
@@ -81,7 +80,7 @@ class AccessPolicy:
         origin = headers.get("origin")
         is_own = origin is not None and urlsplit(origin).netloc == headers.get("host")
         if origin is not None and not is_own and not pattern(self.origins).fullmatch(origin):
-            raise HTTPException(403, f"pages of {origin} may not use this server; see --allow-origin")
+            raise refusal(origin)
         if self.api_key is not None and request.url.path not in _OPEN:
             scheme, _, bearer = headers.get("authorization", "").partition(" ")
             given = (bearer if scheme.lower() == "bearer" else "", headers.get("x-api-key", ""))
@@ -169,17 +168,9 @@ def application(models: ServedModels, policy: AccessPolicy) -> LoggedApplication
                     for name in {path, *({_twin(path)} - known)}:
                         errors[name] = protocol.error
                         routes.append(Route(name, partial(answer, protocol, handler), methods=[method]))
-    cors = Middleware(
-        CORSMiddleware,
-        allow_origins=[ANY] if ANY in policy.origins else [],
-        allow_origin_regex=pattern(policy.origins).pattern,
-        allow_methods=["*"],
-        allow_headers=["*"],
-        allow_private_network=True,
-    )
     found = Starlette(
         routes=routes,
-        middleware=[cors] if policy.origins else [],
+        middleware=[middleware(policy.origins, policy.pages)] if policy.origins else [],
         exception_handlers={LocalSpecError: fail, HTTPException: fail, Exception: fail},
     )
     found.router.redirect_slashes = False  # to wherever the request says that it is

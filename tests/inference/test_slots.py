@@ -143,8 +143,8 @@ def test_a_file_that_does_not_fit_leaves_the_slot_usable(
             assert str(tmp_path) not in str(caught.value)
         assert read(runtime, asked(OTHER, 0)) == (text, 1, 0)
         assert whole > 100
-    with opened(demo_target_q8, None, 1, flash_attention=False) as runtime:  # another layout of the cache
-        with pytest.raises(UserError, match="of another model"):
-            runtime.restore_slot(0, tmp_path / "q8.bin")
+    other_layout = opened(demo_target_q8, None, 1, flash_attention=False)
+    with other_layout as runtime, pytest.raises(UserError, match="of another model"):
+        runtime.restore_slot(0, tmp_path / "q8.bin")
     with opened(demo_target_q8, None, 1) as runtime:  # without the draft model: its part is left out
         assert runtime.restore_slot(0, tmp_path / "q8.bin").tokens > 100
