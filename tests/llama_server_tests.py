@@ -33,7 +33,6 @@ _OWN_DRAFT = "LOCALSPEC_TESTS_DRAFT"
 _OWN_EMBEDDINGS = "LOCALSPEC_TESTS_EMBEDDINGS"
 _OTHER_JOBS = {
     "test_rerank.py": "reranking",
-    "test_lora.py": "LoRA adapters",
     "test_vision_api.py": "images",
     "test_router.py": "a router of the Hub's models",
     "test_stream.py": "a router of the Hub's models",
@@ -51,7 +50,7 @@ _OTHERWISE = {
     "test_slot_save_restore_with_image_across_restart": "images",
     "test_slot_save_restore_image_payload_larger_than_context": "images",
     "test_slot_restore_media_file_without_mmproj": "images",
-    "test_cors_options[web.mydomain.fr-Access-Control-Allow-Headers-*]": "the headers that a page asks for are named",
+    "test_cors_options[web.mydomain.fr-Access-Control-Allow-Headers-*]": "headers are named",
     "test_access_static_assets_without_api_key": "the page is one file",
     "test_server_models": "the models for clients are profiles",
     "test_server_model_aliases_and_tags": "the models for clients are profiles",
@@ -74,6 +73,8 @@ _ALIKE = {
     "--cache-ram": "-cram",
     "--api-key": "--api-key",
     "--slot-save-path": "--slot-save-path",
+    "--lora": "--lora",
+    "--lora-scaled": "--lora-scaled",
     "--chat-template-file": "--chat-template-file",
     "--spec-draft-n-max": "--draft-length",
     "--spec-type": "--spec-type",

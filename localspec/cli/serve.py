@@ -131,6 +131,10 @@ def main(argv: Sequence[str]) -> int:
     request = pair_request(args)
     if args.models and not request.plans:
         raise UserError("--models and --no-fit cannot be combined", "without a plan, nothing knows what fits")
+    if args.models and request.target.adapters:
+        raise UserError(
+            "--models and --lora cannot be combined", "an adapter is for one model: leave one out"
+        )
     pairs = read_config(config_dir() / "config.toml").pairs if args.models else ()
     first = with_config(request)
     files = None

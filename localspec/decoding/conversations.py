@@ -26,11 +26,17 @@ class DiskCopies(Protocol):
     """Copies that outlive the program. Its methods are callable from any thread."""
 
     def find(
-        self, prompt: Sequence[int], at_hand: int, most: int, is_wanted: Callable[[], bool]
+        self,
+        prompt: Sequence[int],
+        adapters: tuple[float, ...],
+        at_hand: int,
+        most: int,
+        is_wanted: Callable[[], bool],
     ) -> ConversationCopy | None:
         """Read the copy of at most that many bytes with the longest prefix of a prompt, if that is worth it.
 
-        `at_hand` is the number of tokens of the prompt that are to be had at no cost.
+        `at_hand` is the number of tokens of the prompt that are to be had at no cost; `adapters` are the
+        scales with which it was to be read.
         """
 
     def keep(self, copy: ConversationCopy, *, at_once: bool = False) -> None:
@@ -42,7 +48,7 @@ class DiskCopies(Protocol):
     def hurry(self, copy: ConversationCopy) -> None:
         """Have a copy written now or never, because it leaves memory."""
 
-    def erase(self, text: Sequence[int]) -> None:
+    def erase(self, text: Sequence[int], adapters: tuple[float, ...]) -> None:
         """Delete the copies of a text, and write none of those that wait."""
 
     def figures(self) -> CachesOnDisk:
@@ -56,6 +62,12 @@ class _Store:
         self.saved: list[ConversationCopy] = []
         self.limit = 0
         self.disk: DiskCopies | None = None
+        self.adapters: tuple[float, ...] = ()  # scales with which all present texts were read
+
+    def usable(self, adapters: tuple[float, ...] | None = None) -> list[ConversationCopy]:
+        """Return the saved conversations that were read with some adapters, None for the present ones."""
+        adapters = self.adapters if adapters is None else adapters
+        return [each for each in self.saved.copy() if each.adapters == adapters]
 
 
 class Conversations:
@@ -97,18 +109,23 @@ class Conversations:
         self._make_room(0, 0)
 
     def find_on_disk(
-        self, prompt: Sequence[int], at_hand: int, is_wanted: Callable[[], bool]
+        self,
+        prompt: Sequence[int],
+        adapters: tuple[float, ...],
+        at_hand: int,
+        is_wanted: Callable[[], bool],
     ) -> ConversationCopy | None:
         """Read a copy from disk if it is worth more than those in memory; uses nothing that answers need."""
         disk = self.store.disk
         if disk is None:
             return None
-        in_memory = (common_prefix(each.tokens, prompt) for each in self._saved.copy())
-        return disk.find(prompt, max(at_hand, *in_memory, 0), self.limit, is_wanted)
+        in_memory = (common_prefix(each.tokens, prompt) for each in self.store.usable(adapters))
+        at_hand = max(at_hand, *in_memory, 0)
+        return disk.find(prompt, adapters, at_hand, self.limit, is_wanted)
 
     def take_in(self, copy: ConversationCopy) -> None:
         """Hold a copy from disk in memory, unless it is there or finds no room."""
-        is_new = all(each.tokens != copy.tokens for each in self._saved)
+        is_new = all(each.tokens != copy.tokens for each in self._saved if each.adapters == copy.adapters)
         if is_new and self._make_room(0, copy.size):
             self._saved.append(copy)
 
@@ -126,24 +143,27 @@ class Conversations:
         if copy is not None:
             self.store.disk.keep(copy, at_once=True)
 
-    def copy_of(self, text: Sequence[int]) -> ConversationCopy | None:
-        """Return a copy of a text's caches, or of one that continues it; None if there is none.
+    def copy_of(self, text: Sequence[int], adapters: tuple[float, ...]) -> ConversationCopy | None:
+        """Return a copy of a text's caches, or of one that continues it, read with some adapters.
 
-        It is made of the caches if they hold the text. Raises `EngineError` if there is no memory for it.
+        None if there is none. It is made of the caches if they hold the text. Raises `EngineError` where memory
+        is short.
         """
-        if self._caches[0].cached_tokens() != [*text]:
-            continued = (each for each in self._saved if common_prefix(each.tokens, text) == len(text))
+        if adapters != self.store.adapters or self._caches[0].cached_tokens() != [*text]:
+            usable = self.store.usable(adapters)
+            continued = (each for each in usable if common_prefix(each.tokens, text) == len(text))
             return min(continued, key=lambda each: len(each.tokens), default=None)
         copy = self._copied(lambda _size: True)
         if copy is None:
             raise EngineError("there is not enough memory for a copy of the conversation")
         return copy
 
-    def erase(self, text: Sequence[int]) -> None:
-        """Drop the saved copies of a text, also those on disk."""
-        self._saved[:] = [each for each in self._saved if not _is_same(each.tokens, text)]
+    def erase(self, text: Sequence[int], adapters: tuple[float, ...]) -> None:
+        """Drop the saved copies of a text that was read with some adapters, also those on disk."""
+        same = [each for each in self.store.usable(adapters) if _is_same(each.tokens, text)]
+        self._saved[:] = [each for each in self._saved if each not in same]
         if self.store.disk is not None:
-            self.store.disk.erase(text)
+            self.store.disk.erase(text, adapters)
 
     def _goes_to_disk(self, tokens: int) -> bool:
         return self.store.disk is not None and self.kept_as is not None and tokens >= FEWEST_ON_DISK
@@ -160,7 +180,7 @@ class Conversations:
         loses = len(held) - shared >= worth(held)
         if not self.limit:
             return evicts or not loses
-        found = max(self._saved, key=lambda each: common_prefix(each.tokens, prompt), default=None)
+        found = max(self.store.usable(), key=lambda each: common_prefix(each.tokens, prompt), default=None)
         common = 0 if found is None else common_prefix(found.tokens, prompt)
         if found is not None and common - max(shared, elsewhere) < worth(found.tokens):
             found = None
@@ -186,7 +206,7 @@ class Conversations:
         """
         text = self._caches[0].cached_tokens()
         disk = self.store.disk
-        for each in self._saved.copy():
+        for each in self.store.usable():
             if len(each.tokens) - common_prefix(each.tokens, text) < worth(each.tokens):
                 self._saved.remove(each)
                 if disk is not None:
@@ -210,7 +230,7 @@ class Conversations:
             return None
         size = copy.saved.size
         other = _copied(draft[0], lambda more: room(size + more)) if draft else None
-        return ConversationCopy(copy, other, self.kept_as)
+        return ConversationCopy(copy, other, self.kept_as, self.store.adapters)
 
     def take_up(self, copy: ConversationCopy) -> None:
         """Restore a copy into the caches, which are then as if they had read its text."""

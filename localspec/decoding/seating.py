@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count
 from typing import Generic, TypeVar
 
@@ -59,6 +60,17 @@ class ConversationPlace(Generic[AnyEngine]):
                 own.set_cached(text)
 
 
+@dataclass(frozen=True, slots=True)
+class HeldText:
+    """A text in a cache, and the scales of LoRA adapters with which it was read."""
+
+    tokens: list[int]
+    adapters: tuple[float, ...] = ()
+
+
+NOTHING = HeldText([])
+
+
 def _caches(engine: Engine) -> list[Decoder | DraftState]:
     state = engine.drafters.state
     return [engine.decoder] if state is None else [engine.decoder, state]
@@ -71,9 +83,18 @@ class Seating(Generic[AnyEngine]):
     """
 
     def __init__(
-        self, places: Sequence[ConversationPlace[AnyEngine]], passes: SharedPasses | None = None
+        self,
+        places: Sequence[ConversationPlace[AnyEngine]],
+        passes: SharedPasses | None = None,
+        adapt: Callable[[tuple[float, ...]], None] = lambda _scales: None,
+        adapters: tuple[float, ...] = (),
     ) -> None:
-        """Take the places, and what makes their calls where there are several."""
+        """Take the places, what makes their calls where there are several, and what changes LoRA adapters.
+
+        `adapters` are the scales that the target begins with.
+        """
+        self._adapt = adapt
+        places[0].engine.conversations.store.adapters = adapters
         self.places = places
         self._passes = passes
         self._changed = threading.Condition()
@@ -81,7 +102,7 @@ class Seating(Generic[AnyEngine]):
         self._present: list[Participant] = []
         self._alone: Participant | None = None  # decodes without the others
         self.is_closed = False  # something needs the models whole
-        self._slots: dict[int, list[int]] = {}  # the text that each slot held last
+        self._slots: dict[int, HeldText] = {}  # the last one of each slot
         self._numbers = count(1)
         if passes is not None:
             passes.make_room = self._make_room
@@ -104,10 +125,12 @@ class Seating(Generic[AnyEngine]):
         If not `reuses`, nothing of it is left there. Raises `Cancelled` where there is no room beside others,
         or the slot is taken, and the participant then knows.
         """
-        found = self._on_disk(text, lambda: not participant.is_cancelled) if reuses else None
+        scales = participant.adapters
+        found = self._on_disk(text, lambda: not participant.is_cancelled, scales) if reuses else None
         if self._passes is None:
             if participant.is_cancelled:
                 raise Cancelled("the answer was stopped")
+            self.use_adapters(scales)
             self._take_in(found)
             try:
                 yield self.places[0]
@@ -118,6 +141,7 @@ class Seating(Generic[AnyEngine]):
         try:
             self._come(participant)
             with self._placing:
+                self.use_adapters(scales)
                 self._take_in(found)
                 place = self._place_for(text, reuses=reuses, slot=slot)
                 if place is not None:
@@ -133,6 +157,9 @@ class Seating(Generic[AnyEngine]):
         """Wait until nothing else has the models whole."""
         with self._changed:
             self._present.append(participant)
+            if any(each.adapters != participant.adapters for each in self._present):
+                participant.is_crowded_out = True
+                raise Cancelled("an answer with other LoRA adapters is being written")
             if self._alone is not None:
                 self._alone.wants_change = True
             self._changed.wait_for(
@@ -204,6 +231,18 @@ class Seating(Generic[AnyEngine]):
                 self.is_closed = False
                 self._changed.notify_all()
 
+    def use_adapters(self, scales: tuple[float, ...] | None) -> None:
+        """Have the target use its LoRA adapters with these scales; no answer with others may be present.
+
+        What was read with the last ones is saved and leaves, so the places never hold anything that was
+        computed with others than the present ones.
+        """
+        store = self._conversations.store
+        if scales is not None and scales != store.adapters:
+            self.forget()
+            self._adapt(scales)
+            store.adapters = scales
+
     def cancel(self, participant: Participant) -> None:
         """End an answer soon; callable from any thread."""
         if self._passes is None:
@@ -228,15 +267,17 @@ class Seating(Generic[AnyEngine]):
 
     def hold(self, slot: int, place: ConversationPlace[AnyEngine]) -> None:
         """Remember the text in a place as that of a slot."""
-        self._slots[self._numbered(slot)] = place.engine.decoder.cached_tokens()
+        tokens = place.engine.decoder.cached_tokens()
+        self._slots[self._numbered(slot)] = HeldText(tokens, self._conversations.store.adapters)
 
     def copy_of_slot(self, slot: int) -> ConversationCopy | None:
         """Return a copy of what a slot holds; None if it is empty, or its conversation gave way to others.
 
         Where there is one place, slots hold conversations that take turns there. Call it in `closed`.
         """
-        text = self._slots.get(self._numbered(slot))
-        return None if not text else self._place_of_slot(slot).engine.conversations.copy_of(text)
+        held = self._slots.get(self._numbered(slot), NOTHING)
+        conversations = self._place_of_slot(slot).engine.conversations
+        return conversations.copy_of(held.tokens, held.adapters) if held.tokens else None
 
     def fill_slot(self, slot: int, copy: ConversationCopy) -> None:
         """Put a copy into a slot, instead of what it held; raises `EngineError`. Call it in `closed`."""
@@ -246,18 +287,19 @@ class Seating(Generic[AnyEngine]):
             self._free_cells(seat, len(copy.tokens), (place,))
         place.engine.conversations.take_up(copy)
         self.hold(slot, place)
-        if not self._slots[self._numbered(slot)]:
+        if not self._slots[self._numbered(slot)].tokens:
             raise EngineError("llama.cpp cannot continue from this copy of a conversation")
 
     def empty_slot(self, slot: int) -> int:
         """Forget what a slot holds, with all copies; return the tokens. Call it in `closed`."""
-        text = self._slots.pop(self._numbered(slot), [])
+        held = self._slots.pop(self._numbered(slot), NOTHING)
         place = self._place_of_slot(slot)
-        if place.engine.decoder.cached_tokens() == text:
+        is_there = held.adapters == self._conversations.store.adapters
+        if is_there and place.engine.decoder.cached_tokens() == held.tokens:
             place.engine.forget(saves=False)
-        if text:
-            self._conversations.erase(text)
-        return len(text)
+        if held.tokens:
+            self._conversations.erase(held.tokens, held.adapters)
+        return len(held.tokens)
 
     def _place_of_slot(self, slot: int) -> ConversationPlace[AnyEngine]:
         return self.places[slot % len(self.places)]
@@ -266,10 +308,14 @@ class Seating(Generic[AnyEngine]):
         """Return the number by which a slot is known: where there are several places, it is one of them."""
         return slot % len(self.places) if self.are_several else slot
 
-    def _on_disk(self, text: Sequence[int], is_wanted: Callable[[], bool]) -> ConversationCopy | None:
+    def _on_disk(
+        self, text: Sequence[int], is_wanted: Callable[[], bool], scales: tuple[float, ...] | None = None
+    ) -> ConversationCopy | None:
         """Read a copy that begins a text from disk, while other answers go on; None if there is no use."""
-        at_hand = max(place.shared(text) for place in self.places)
-        return self._conversations.find_on_disk(text, at_hand, is_wanted)
+        present = self._conversations.store.adapters
+        adapters = present if scales is None else scales
+        at_hand = max(place.shared(text) for place in self.places) if adapters == present else 0
+        return self._conversations.find_on_disk(text, adapters, at_hand, is_wanted)
 
     def _take_in(self, copy: ConversationCopy | None) -> None:
         if copy is not None:

@@ -205,8 +205,8 @@ class KeepsSlots(OpenModels, Protocol):
     def save_slot(self, slot: int, path: Path) -> SlotFile:
         """Write the conversation of a slot to a file; raises UserError."""
 
-    def restore_slot(self, slot: int, path: Path) -> SlotFile:
-        """Put the conversation of a file into a slot; raises UserError."""
+    def restore_slot(self, slot: int, path: Path, adapters: tuple[float, ...] | None = None) -> SlotFile:
+        """Put the conversation of a file, read with some LoRA adapters, into a slot; raises UserError."""
 
     def erase_slot(self, slot: int) -> int:
         """Forget the conversation of a slot, with all copies of it but saved files; return its tokens."""

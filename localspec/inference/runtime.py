@@ -83,6 +83,7 @@ from localspec.values import InvalidValueError, check
 logger = logging.getLogger(__name__)
 SCORE_CHUNK = 64
 _CONTINUATIONS = (" a", "\n\nZ")  # of a question: no token of both is the same
+_WITHOUT_ADAPTERS = "the draft model drafts without LoRA adapters: answers are those of the target with them"
 _REPEATED = "repetitions in the text serve as drafts"
 _LONGEST_OPENING = 24  # tokens of an opening thinking tag and the blanks after it
 Progress = Callable[[float], bool]
@@ -147,6 +148,8 @@ class Runtime(AbstractContextManager["Runtime"]):
             self.draft = draft.info(contexts.draft.context_size)
             if draft.pointer == target.pointer:
                 self.draft = replace(self.draft, name=f"{draft.name}, its MTP head")
+        if self.target.adapters and self.draft is not None:
+            self.notes += (_WITHOUT_ADAPTERS,)
         sides = (self.target, self.draft)
         self.uses_processor = any("CPU" in side.devices for side in sides if side is not None)
 
@@ -281,6 +284,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         text, settled = self._common_beginning(request)
         drafts = request.settings.mode in {"sd", "ssd"}
         with suppress(Cancelled), self._seating.closed(waits=False), self._contexts.reading_ahead() as chunk:
+            self._seating.use_adapters(self._scales(request))
             place = self._seating.place_of(text, wanted, request.slot)
             self._last = engine = place.engine
             self._used_at_s = time.monotonic()
@@ -392,6 +396,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         try:
             with nullcontext() if self._seating.are_several else self._contexts.at_work():
                 answer = begin()
+                participant.adapters = self._scales(answer.request)
                 if answer.opening and not answer.segment and not isinstance(answer.request.prompt, str):
                     yield ThinkingOpened(answer.opening)
                 reason: FinishReason = "cancelled"
@@ -487,22 +492,22 @@ class Runtime(AbstractContextManager["Runtime"]):
 
     def _home_on_disk(self, limit: int) -> DiskHome | None:
         try:
-            identities = self._contexts.cache_identities()
+            self._contexts.cache_identities()
         except LocalSpecError as error:  # a file of the models is gone
             logger.warning("conversations are not kept on disk: %s", error)
             return None
-        return DiskHome(limit, identities, self.target.context)
+        return DiskHome(limit, self._contexts.cache_identities, self.target.context)
 
     def save_slot(self, slot: int, path: Path) -> SlotFile:
         """Write the conversation of a slot to a file; raises UserError."""
-        identities = self._contexts.cache_identities()
         with self._undisturbed():
-            return save_slot(self._seating, identities, slot, path)
+            return save_slot(self._seating, self._contexts.cache_identities, slot, path)
 
-    def restore_slot(self, slot: int, path: Path) -> SlotFile:
-        """Put the conversation of a file into a slot; raises UserError."""
-        identities = self._contexts.cache_identities()
+    def restore_slot(self, slot: int, path: Path, adapters: tuple[float, ...] | None = None) -> SlotFile:
+        """Put the conversation of a file, read with scales of adapters, into a slot; raises UserError."""
         with self._undisturbed():
+            self._seating.use_adapters(adapters)
+            identities = self._contexts.cache_identities(self._contexts.target.adapters)
             return restore_slot(self._seating, identities, slot, path, self.target.context)
 
     def erase_slot(self, slot: int) -> int:
@@ -823,6 +828,14 @@ class Runtime(AbstractContextManager["Runtime"]):
             constraint = replace(forced, elsewhere=constraint)
         return TokenRules(bias, constraint) if bias or constraint is not None else None
 
+    def _scales(self, request: Request) -> tuple[float, ...]:
+        """Return the scales of LoRA adapters for a request; raises UserError for another number of them."""
+        usual = tuple(adapter.scale for adapter in self.target.adapters)
+        scales = usual if request.adapters is None else request.adapters
+        if len(scales) != len(usual):
+            raise UserError(f"there are {len(usual)} LoRA adapters, and {len(scales)} scales for them")
+        return scales
+
     def _limit(self, request: Request) -> int:
         return self.target.context if request.max_tokens is None else request.max_tokens
 
@@ -870,12 +883,14 @@ class SeatedAnswer:
 def _seating(contexts: Contexts) -> Seating[CostedEngine]:
     """Return the places for conversations: one for each pair of seats, or one on the contexts themselves."""
     passes = contexts.passes
+    target = contexts.target
     if passes is None:
-        return Seating([ConversationPlace(CostedEngine(contexts))])
+        return Seating([ConversationPlace(CostedEngine(contexts))], None, target.adapt, target.adapters)
     first, *others = passes.seats
     engine = CostedEngine(contexts, first)
     engines = [engine, *(CostedEngine(contexts, seats, engine) for seats in others)]
-    return Seating(list(map(ConversationPlace, engines, passes.seats)), passes)
+    places = list(map(ConversationPlace, engines, passes.seats))
+    return Seating(places, passes, target.adapt, target.adapters)
 
 
 def _begun_answer(request: Request) -> str:

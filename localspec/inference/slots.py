@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from localspec.decoding.seating import Seating
@@ -14,13 +14,18 @@ from localspec.storage.regular_file import check_regular
 from localspec.types.models import SlotFile
 
 
-def save_slot(seating: Seating[CostedEngine], models: Sequence[str], slot: int, path: Path) -> SlotFile:
+def save_slot(
+    seating: Seating[CostedEngine],
+    models: Callable[[tuple[float, ...]], Sequence[str]],
+    slot: int,
+    path: Path,
+) -> SlotFile:
     """Write what a slot holds to a file, with the `identity_of` its models; raises UserError."""
     copy = seating.copy_of_slot(slot)
     if copy is None:
         raise UserError(f"slot {slot} holds no conversation", "it is unused, or has given way to others")
     try:
-        save_copy(path, copy, models)
+        save_copy(path, copy, models(copy.adapters))
     except OSError as error:
         raise UserError(f"slot {slot} cannot be saved as {path.name}: {error.strerror or error}") from None
     return SlotFile(len(copy.tokens), path.stat().st_size)
@@ -41,7 +46,8 @@ def restore_slot(
     except OSError as error:
         raise UserError(f"there is no saved slot {name}: {error.strerror or error}") from None
     except DamagedFileError as error:
-        raise UserError(str(error).replace(str(path), name), "save the slot again") from None
+        hint = "save it again, with these models, cache types and LoRA adapters"
+        raise UserError(str(error).replace(str(path), name), hint) from None
     if copy is None:
         raise EngineError(f"there is not enough memory to restore {name}")
     if len(copy.tokens) > context:

@@ -256,10 +256,6 @@ async def _metrics(models: ServedModels, _request: Request) -> Response:
     return reply
 
 
-async def _no_adapters(_models: ServedModels, _request: Request) -> Response:
-    return JSONResponse([])
-
-
 async def _not_offered(_models: ServedModels, request: Request) -> Response:
     """Refuse what llama-server offers at such a path."""
     raise HTTPException(501, f"{request.url.path} is not offered by this server")
@@ -270,7 +266,7 @@ async def _page(_models: ServedModels, _request: Request) -> Response:
     return HTMLResponse(_PAGE.read_text(encoding="utf-8"), headers=headers)
 
 
-_OF_OTHERS = ("/rerank", "/reranking", "/lora-adapters", "/props", "/audio/transcriptions")
+_OF_OTHERS = ("/rerank", "/reranking", "/props", "/audio/transcriptions")
 PROTOCOL: Protocol[ServedModels] = Protocol(
     dict.fromkeys(_OF_OTHERS, _not_offered),
     told={
@@ -280,6 +276,5 @@ PROTOCOL: Protocol[ServedModels] = Protocol(
         "/v1/models/{name:path}": _model,
         "/props": _props,
         "/metrics": _metrics,
-        "/lora-adapters": _no_adapters,
     },
 )

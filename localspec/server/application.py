@@ -29,6 +29,7 @@ from localspec.errors import LocalSpecError
 from localspec.safe_text import safe_line
 from localspec.server import (
     about,
+    adapters,
     anthropic,
     completion,
     embeddings,
@@ -55,7 +56,8 @@ DRAIN_S = 30  # for answers in progress when the server is to end
 CUT_S = 5  # for clients to hear that their answers do not go on then
 RETRY_S = 10  # after which a client may ask again that found the queue full
 _OF_CHATS = tuple(
-    each.PROTOCOL for each in (openai, responses, anthropic, completion, texts, ollama, engine, slots)
+    each.PROTOCOL
+    for each in (openai, responses, anthropic, completion, texts, ollama, engine, slots, adapters)
 )
 _OF_EMBEDDINGS = (embeddings.PROTOCOL, embeddings.OLLAMA)
 _OF_SERVER = (about.PROTOCOL, loading.PROTOCOL, ollama.TOLD, engine.TOLD, slots.TOLD)

@@ -81,6 +81,8 @@ async def _count_tokens(service: ChatService, body: bytes) -> int:
 async def _generate(service: ChatService, request: Request) -> Response:
     wanted = from_json(await read_body(request), GenerationRequest)
     wanted = replace(wanted, kept_as=None if wanted.kept_as is None else "")  # its chats are not those here
+    if wanted.adapters is None:
+        wanted = replace(wanted, adapters=service.scales)
     name = request.headers.get("x-answer", "")
     if len(name) > 64:
         raise HTTPException(400, "the name of the answer is too long")

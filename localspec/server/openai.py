@@ -29,6 +29,7 @@ from localspec.chat.schema_check import (
 from localspec.chat.tool_use.offer import single_token
 from localspec.errors import UserError
 from localspec.inference.interface import SharedModels
+from localspec.server.adapters import ScaledAdapter, scales_of
 from localspec.server.blocks import BlockStream, ReplyEvent
 from localspec.server.choices import ChoicesReply, Wanted
 from localspec.server.exchange import read, read_json
@@ -209,6 +210,7 @@ class Body:
     echo: bool | None = None  # of a bare text, as is the next
     suffix: str | None = None
     id_slot: Annotated[int, Range(-1, 2**31 - 1)] | None = None  # llama-server's; -1: any
+    lora: tuple[ScaledAdapter, ...] | None = None
 
     @property
     def limit(self) -> int | None:
@@ -464,6 +466,9 @@ def answer_of(body: Body, service: ChatService, prompt: tuple[Message, ...] | st
         logit_bias=_bias(body.logit_bias, service.queue.models),
         top_logprobs=_logprobs(body),
         kept_as=None if body.prompt_cache_retention in _IN_MEMORY else usual.kept_as,
+        adapters=service.scales
+        if body.lora is None
+        else scales_of(body.lora, service.queue.models.target.adapters),
         slot=None if body.id_slot in (None, -1) else body.id_slot % service.queue.parallel,
     )
 

@@ -63,6 +63,17 @@ class ChatService:
     profiles: Mapping[str, Profile]
     server: ServerSettings
     beginnings: Beginnings = field(default_factory=Beginnings)
+    chosen_scales: list[tuple[float, ...]] = field(default_factory=list)  # at most one, of LoRA adapters
+
+    @property
+    def scales(self) -> tuple[float, ...]:
+        """Return the scales of LoRA adapters for requests that name none."""
+        usual = tuple(adapter.scale for adapter in self.queue.models.target.adapters)
+        return self.chosen_scales[0] if self.chosen_scales else usual
+
+    def set_scales(self, scales: tuple[float, ...]) -> None:
+        """Set them, for later requests."""
+        self.chosen_scales[:] = [scales]
 
     @property
     def asked(self) -> SessionRequest:
@@ -128,6 +139,8 @@ class ChatService:
             "n_predict": -1 if answer.max_tokens is None else answer.max_tokens,
             "stop": list(answer.stop),
             "n_probs": answer.top_logprobs or 0,
+            "logit_bias": [{"token": token, "bias": bias} for token, bias in answer.logit_bias],
+            "lora": [{"id": at, "scale": scale} for at, scale in enumerate(answer.adapters or self.scales)],
         }
 
     async def in_turn(self, ask: Callable[[SharedModels], T]) -> T:

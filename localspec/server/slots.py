@@ -92,7 +92,8 @@ async def _act(service: ChatService, request: Request) -> Response:
     name = read(SlotBody, await read_json(request)).filename
     path = folder / checked_name(name)
     began = time.monotonic()
-    do = partial(_saved if action == "save" else _restored, slot=slot, path=path)
+    restore = partial(_restored, slot=slot, path=path, scales=service.scales)
+    do = partial(_saved, slot=slot, path=path) if action == "save" else restore
     found = await service.in_turn(do)
     taken_ms = round((time.monotonic() - began) * 1000, 3)
     return JSONResponse({"id_slot": slot, "filename": name} | found | {"timings": {f"{action}_ms": taken_ms}})
@@ -103,8 +104,8 @@ def _saved(models: SharedModels, *, slot: int, path: Path) -> Json:
     return {"n_saved": file.tokens, "n_written": file.bytes}
 
 
-def _restored(models: SharedModels, *, slot: int, path: Path) -> Json:
-    file = _slots_of(models).restore_slot(slot, path)
+def _restored(models: SharedModels, *, slot: int, path: Path, scales: tuple[float, ...]) -> Json:
+    file = _slots_of(models).restore_slot(slot, path, scales)
     return {"n_restored": file.tokens, "n_read": file.bytes}
 
 

@@ -62,6 +62,14 @@ class SlotFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter: a GGUF file, and how much of it is added to the weights, 0 for nothing."""
+
+    path: Path
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """An open model."""
 
@@ -75,6 +83,7 @@ class ModelInfo:
     vocabulary: int
     devices: tuple[str, ...]  # the devices of the weights, in words
     recommended: Recommendation = field(default_factory=Recommendation)  # of a target
+    adapters: tuple[Adapter, ...] = ()  # with the scales of requests that name none
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -104,6 +113,7 @@ class ModelOptions:
     `longest_draft` limits the drafts that a target with recurrent state can take back at first, and so the
     memory of its states; None does not.
     `chat_template`, of a target, is a file with a template that is used instead of the model's own.
+    `adapters`, of a target, are LoRA adapters, with the scales of requests that name none.
     """
 
     path: Path
@@ -126,3 +136,4 @@ class ModelOptions:
     threads: int = 0
     mmap: bool = True
     chat_template: Path | None = None
+    adapters: tuple[Adapter, ...] = ()
