@@ -91,8 +91,18 @@ _THEIR_PAGES = [
     "--cors-credentials",
 ]  # unless they say otherwise
 
-_WITHOUT_VALUE = {"--swa-full": "--swa-full", "--verbose": "-v"}
-_ALWAYS_SO = ("--offline", "--cont-batching", "--metrics", "--slots", "--kv-unified", "--jinja", "--no-jinja")
+_WITHOUT_VALUE = {"--swa-full": "--swa-full", "--verbose": "-v", "--no-ui": "--no-ui"}
+_ALWAYS_SO = (
+    "--offline",
+    "--cont-batching",
+    "--metrics",
+    "--slots",
+    "--kv-unified",
+    "--jinja",
+    "--no-jinja",
+    "--no-mmproj",
+    "--backend_sampling",
+)
 _NO_MATTER = ("--alias", "--spec-draft-n-min")  # with their value
 
 

@@ -107,6 +107,12 @@ def parser() -> Parser:
     add("--cache-disk", type=file_size, metavar="SIZE", help=about)
     about = "folder for conversations that clients save and restore by POST /slots/N?action=save"
     add("--slot-save-path", metavar="FOLDER", help=about)
+    add(
+        "--ui",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="show a page at the address itself (yes)",
+    )
     about = (
         "used by --host on the other machine: reads the key from the first line of standard input, and ends "
     )
@@ -150,7 +156,9 @@ def main(argv: Sequence[str]) -> int:
 
     doors = _doors(args, is_local=is_local)
     kit = None if args.mcp is None else _kit(args.mcp)
-    server = ServerSettings(usual, asked, say, kit=kit, slots=_slot_folder(args.slot_save_path))
+    server = ServerSettings(
+        usual, asked, say, kit=kit, slots=_slot_folder(args.slot_save_path), shows_page=args.ui
+    )
     settings = _pair_settings(args, request, server)
     offers: list[OfferedModel] = [ChatOffer(first, settings, by_name, tuple(by_name))]
     if args.models:

@@ -138,7 +138,9 @@ class Runtime(AbstractContextManager["Runtime"]):
         self.call_s = contexts.call_s
         self.longest_call_s = contexts.longest_call_s
         recommendation = recommended(target.header)
-        self.target = replace(target.info(contexts.target.context_size), recommended=recommendation)
+        ends = tuple(sorted(target.end_tokens))
+        info = target.info(contexts.target.context_size)
+        self.target = replace(info, recommended=recommendation, end_tokens=ends)
         note = target.template.note
         of_models = chain.from_iterable(model.notes for model in (target, draft) if model is not None)
         loading = tuple(dict.fromkeys(of_models))

@@ -214,7 +214,8 @@ _METRICS = (
     _total("cached_tokens", "Tokens of prompts that were found in the cache.", "prompt_tokens_cached_total"),
     _Metric("read_tokens_total", "Tokens of prompts that were read.", _read, "prompt_tokens_total"),
     _total("tokens", "Tokens written.", "tokens_predicted_total"),
-    _total("rounds", "Passes of the target model that wrote tokens.", "n_decode_total"),
+    _total("rounds", "Passes of the target model that wrote tokens, without the first of each answer."),
+    _total("passes", "Passes of the target model that wrote tokens.", "n_decode_total"),
     _total(
         "verifications", "Passes of the target model that verified a draft.", "spec_decode_num_drafts_total"
     ),
@@ -237,7 +238,7 @@ _METRICS = (
     _Metric(
         "answers_per_pass",
         "Answers that a pass works on.",
-        lambda models: float(models.totals["rounds"] > 0),
+        lambda models: float(models.totals["passes"] > 0),
         "n_busy_slots_per_decode",
         "gauge",
     ),
@@ -261,7 +262,9 @@ async def _not_offered(_models: ServedModels, request: Request) -> Response:
     raise HTTPException(501, f"{request.url.path} is not offered by this server")
 
 
-async def _page(_models: ServedModels, _request: Request) -> Response:
+async def _page(models: ServedModels, _request: Request) -> Response:
+    if not models.shows_page:
+        raise HTTPException(404, "the page is turned off (--no-ui)")
     headers = {"Content-Security-Policy": _NOTHING_FROM_ELSEWHERE}
     return HTMLResponse(_PAGE.read_text(encoding="utf-8"), headers=headers)
 

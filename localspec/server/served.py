@@ -166,6 +166,7 @@ class ServedModels:
         self.all = [ServedModel(offer) for offer in offers]
         self.report = server.report
         self.totals = server.totals
+        self.shows_page = server.shows_page
         self._any_name = any_name
         self._idle_s = idle_s
         self._by_name: dict[str, ServedModel] = {}

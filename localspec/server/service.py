@@ -28,7 +28,7 @@ from localspec.server.exchange import SERVER_SENT, ApiError, StreamForm, error
 from localspec.server.queue import EngineQueue, QueuedRequest
 from localspec.storage.profiles import Profile
 from localspec.types.events import Finished, GenerationEvent, ModeChanged, Summary
-from localspec.types.request import Message
+from localspec.types.request import BANS, Message
 from localspec.version import __version__
 
 T = TypeVar("T")
@@ -53,6 +53,7 @@ class ServerSettings:
     warned: set[str] = field(default_factory=set)
     kit: ToolKit | None = None  # of MCP servers that clients may use
     slots: Path | None = None  # the folder of saved slots
+    shows_page: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,9 @@ class ChatService:
             "n_predict": -1 if answer.max_tokens is None else answer.max_tokens,
             "stop": list(answer.stop),
             "n_probs": answer.top_logprobs or 0,
-            "logit_bias": [{"token": token, "bias": bias} for token, bias in answer.logit_bias],
+            "logit_bias": [
+                {"token": token, "bias": None if bias <= BANS else bias} for token, bias in answer.logit_bias
+            ],
             "lora": [{"id": at, "scale": scale} for at, scale in enumerate(answer.adapters or self.scales)],
         }
 
@@ -197,6 +200,7 @@ class ChatService:
         self.server.totals["longest"] = max(
             self.server.totals["longest"], summary.prompt_tokens + summary.tokens
         )
+        self.server.totals["passes"] += summary.rounds + (summary.tokens > 0)
         self.server.totals["verifications"] += summary.rounds if summary.drafted else 0
         self.server.totals.update(
             figures | {"first_token_s": waited + summary.first_token_s, "waited_s": waited}

@@ -84,6 +84,7 @@ class ModelInfo:
     devices: tuple[str, ...]  # the devices of the weights, in words
     recommended: Recommendation = field(default_factory=Recommendation)  # of a target
     adapters: tuple[Adapter, ...] = ()  # with the scales of requests that name none
+    end_tokens: tuple[int, ...] = ()  # which end the turn of a target
 
     @property
     def servers(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ Seed = Annotated[int, Range(*SEEDS)]
 MaxTokens = Annotated[int, Range(1, 2**31 - 1)]
 ThinkingBudget = Annotated[int, Range(-1, 2**31 - 1)]
 NO_LIMIT = -1  # of thinking
+BANS = -100.0  # the logit bias that forbids a token, as does any below it
 TopLogprobs = Annotated[int, Range(0, 64)]
 Temperature = Annotated[float, Range(0, 100)]
 TopK = Annotated[int, Range(0, 1_000_000)]

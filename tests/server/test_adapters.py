@@ -69,7 +69,25 @@ def test_scales_are_set_for_requests_that_name_none(adapted: Served) -> None:
 
 @pytest.mark.slow
 def test_the_settings_of_an_answer_name_its_adapters_and_biases(adapted: Served) -> None:
-    asked = {"prompt": "Hi", "n_predict": 1, "lora": [{"id": 0, "scale": 0.5}], "logit_bias": [[5, -2.5]]}
+    asked = {
+        "prompt": "Hi",
+        "n_predict": 1,
+        "lora": [{"id": 0, "scale": 0.5}],
+        "logit_bias": [[5, -2.5], [6, False]],
+    }
     told = adapted.post("/completion", asked).json()["generation_settings"]
     assert told["lora"] == [{"id": 0, "scale": 0.5}]
-    assert told["logit_bias"] == [{"token": 5, "bias": -2.5}]
+    assert told["logit_bias"] == [{"token": 5, "bias": -2.5}, {"token": 6, "bias": None}]
+
+
+@pytest.mark.slow
+def test_an_answer_may_not_end_itself(adapted: Served) -> None:
+    asked = {"prompt": "Hi", "n_predict": 40, "temperature": 0, "lora": []}
+    short = adapted.post("/completion", asked).json()
+    assert short["stop_type"] == "eos"
+    assert not short["generation_settings"]["logit_bias"]
+    long = adapted.post("/completion", asked | {"ignore_eos": True}).json()
+    assert (long["stop_type"], long["tokens_predicted"]) == ("limit", 40)
+    assert {entry["bias"] for entry in long["generation_settings"]["logit_bias"]} == {None}
+    passes = [line for line in adapted.client.get("/metrics").text.splitlines() if "n_decode_total " in line]
+    assert float(passes[-1].split()[1]) >= 40
