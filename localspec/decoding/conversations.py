@@ -146,8 +146,8 @@ class Conversations:
     def copy_of(self, text: Sequence[int], adapters: tuple[float, ...]) -> ConversationCopy | None:
         """Return a copy of a text's caches, or of one that continues it, read with some adapters.
 
-        None if there is none. It is made of the caches if they hold the text. Raises `EngineError` where memory
-        is short.
+        None if there is none. It is made of the caches if they hold the text. Raises `EngineError` if there
+        is no memory for it.
         """
         if adapters != self.store.adapters or self._caches[0].cached_tokens() != [*text]:
             usable = self.store.usable(adapters)
