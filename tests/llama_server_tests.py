@@ -1,6 +1,7 @@
 """Runs llama-server's own tests against `localspec serve`, and prints what passed, failed and is not claimed.
 
     python tests/llama_server_tests.py FOLDER [--model FILE] [--model-draft FILE] [--embeddings FILE]
+           [--lora FILE]
 
 FOLDER is `tools/server/tests` of llama.cpp, b11312. Their tests start a program with llama-server's flags:
 this file, which starts `localspec serve` instead. It ends with NOT_CLAIMED for a flag that LocalSpec does not
@@ -31,6 +32,8 @@ ROOT = Path(__file__).resolve().parent.parent
 _OWN_MODEL = "LOCALSPEC_TESTS_MODEL"
 _OWN_DRAFT = "LOCALSPEC_TESTS_DRAFT"
 _OWN_EMBEDDINGS = "LOCALSPEC_TESTS_EMBEDDINGS"
+_OWN_LORA = "LOCALSPEC_TESTS_LORA"
+_THEIR_LORA = "moe_shakespeare15M.gguf"
 _OTHER_JOBS = {
     "test_rerank.py": "reranking",
     "test_vision_api.py": "images",
@@ -51,6 +54,7 @@ _OTHERWISE = {
     "test_slot_save_restore_image_payload_larger_than_context": "images",
     "test_slot_restore_media_file_without_mmproj": "images",
     "test_cors_options[web.mydomain.fr-Access-Control-Allow-Headers-*]": "headers are named",
+    "test_local_media_file": "images",
     "test_access_static_assets_without_api_key": "the page is one file",
     "test_server_models": "the models for clients are profiles",
     "test_server_model_aliases_and_tags": "the models for clients are profiles",
@@ -177,18 +181,21 @@ def pytest_load_initial_conftests() -> None:
     import utils  # type: ignore[import-not-found]
 
     utils.ServerPreset.load_all = staticmethod(lambda: None)
-    utils.download_file = _own_draft
+    utils.download_file = _own_file
 
 
-def _own_draft(*_url: str) -> str:
-    """Return the draft model in place of a download."""
-    return os.environ.get(_OWN_DRAFT) or pytest.skip("not claimed: a model of the Hub")
+def _own_file(url: str, *_path: str) -> str:
+    """Return the draft model, or the LoRA adapter, in place of a download."""
+    name = _OWN_LORA if url.endswith(_THEIR_LORA) else _OWN_DRAFT
+    return os.environ.get(name) or pytest.skip("not claimed: a model of the Hub")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out the tests of what LocalSpec is not for, or does otherwise on purpose."""
     for item in items:
-        if job := _OTHER_JOBS.get(item.path.name) or _OTHERWISE.get(item.name):
+        names = (item.name, getattr(item, "originalname", item.name))
+        otherwise = next((_OTHERWISE[name] for name in names if name in _OTHERWISE), "")
+        if job := _OTHER_JOBS.get(item.path.name) or otherwise:
             item.add_marker(pytest.mark.skip(reason=f"not claimed: {job}"))
 
 
@@ -241,6 +248,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path, help="GGUF file in place of the Hub's models")
     parser.add_argument("--model-draft", type=Path, help="GGUF file in place of the Hub's draft models")
     parser.add_argument("--embeddings", type=Path, help="GGUF file of an embedding model")
+    parser.add_argument("--lora", type=Path, help="GGUF file in place of the Hub's LoRA adapter")
     parser.add_argument("--reasons", action="store_true", help="say why tests failed or are not claimed")
     parser.add_argument("--only", default="", help="run only tests whose name matches, as in pytest -k")
     args = parser.parse_args()
@@ -251,6 +259,7 @@ def main() -> int:
         path = os.pathsep.join(map(str, (ROOT / "tests", ROOT, ROOT / "tui")))
         environment = os.environ | {"PYTHONPATH": path, "LLAMA_SERVER_BIN_PATH": str(launcher)}
         given = {_OWN_MODEL: args.model, _OWN_DRAFT: args.model_draft, _OWN_EMBEDDINGS: args.embeddings}
+        given[_OWN_LORA] = args.lora
         environment |= {name: str(file.resolve()) for name, file in given.items() if file is not None}
         command = [sys.executable, "-m", "pytest", "-q", "-p", Path(__file__).stem, f"--junitxml={report}"]
         command += ["-p", "no:cacheprovider", "--timeout=120", "--tb=line", "-m", "not slow"]
