@@ -47,7 +47,10 @@ def restore_slot(
         raise UserError(f"there is no saved slot {name}: {error.strerror or error}") from None
     except DamagedFileError as error:
         hint = "save it again, with these models, cache types and LoRA adapters"
-        raise UserError(str(error).replace(str(path), name), hint) from None
+        told = (
+            str(error).replace(str(path), name).replace("another model", "another model or of other settings")
+        )
+        raise UserError(told, hint) from None
     if copy is None:
         raise EngineError(f"there is not enough memory to restore {name}")
     if len(copy.tokens) > context:
