@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from localspec.errors import UserError
 
@@ -82,7 +82,19 @@ class CrossOriginMiddleware(CORSMiddleware):
             scope.setdefault("state", {})["failure"] = refusal(origin)  # for the log
             await Response(headers={"Vary": "Origin"})(scope, receive, send)
             return
-        await super().__call__(scope, receive, send)
+
+        async def spelled(message: Message) -> None:
+            """Send a message with the names as the standard spells them: some clients compare them."""
+            if message["type"] == "http.response.start":
+                own = b"access-control-"
+                headers = (
+                    (name.title() if name.startswith(own) else name, text)
+                    for name, text in message["headers"]
+                )
+                message = {**message, "headers": [*headers]}
+            await send(message)
+
+        await super().__call__(scope, receive, spelled)
 
 
 def refusal(origin: str) -> HTTPException:
