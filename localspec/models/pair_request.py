@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from localspec.models.names import Reference
-from localspec.types.models import KvType, SplitMode, TensorOverride
+from localspec.types.models import Adapter, KvType, SplitMode, TensorOverride
 from localspec.types.request import Mode
 
 DraftKind = Literal["draft-simple", "draft-mtp", "draft-eagle3"]
@@ -41,6 +41,7 @@ class ModelRequest:
     kv_type_v: KvType | None = None
     experts_at_home: int | Literal["all"] | None = None
     overrides: tuple[TensorOverride, ...] = ()
+    adapters: tuple[Adapter, ...] = ()  # LoRA, of the target
 
     @property
     def kv_types(self) -> tuple[KvType, KvType]:
@@ -84,9 +85,11 @@ class PairRequest:
     def choosing(self, choice: ModelChoice, *, keeps_template: bool = False) -> PairRequest:
         """Return the request for models that were chosen; without a draft it asks for nothing that takes one.
 
-        The chat template stays only if the request `keeps_template`: it was meant for another model.
+        The chat template and LoRA adapters stay only if the request `keeps_template`: they were meant for
+        another model.
         """
-        target = replace(self.target, name=str(choice.target))
+        adapters = self.target.adapters if keeps_template else ()
+        target = replace(self.target, name=str(choice.target), adapters=adapters)
         draft = replace(self.draft, name=None if choice.draft is None else str(choice.draft))
         mode = self.mode
         if choice.draft is None:

@@ -382,6 +382,24 @@ def read_shape(path: Path, overrides: Sequence[TensorOverride] = ()) -> ModelSha
     return shape
 
 
+def with_adapters(shape: ModelShape, adapters: Sequence[Header]) -> ModelShape:
+    """Return a shape with the weights of LoRA adapters, which are where the weights are that they change."""
+    layers = [*shape.layers]
+    for tensor in (tensor for header in adapters for tensor in header.tensors):
+        name = tensor.name.removesuffix(".lora_a").removesuffix(".lora_b")
+        block = _BLOCK.fullmatch(name)
+        if block is not None and int(block[1]) < len(layers):
+            layer = layers[int(block[1])]
+            weight_bytes = layer.weight_bytes + tensor.bytes
+            read_bytes = layer.read_bytes + tensor.bytes
+            layers[int(block[1])] = replace(layer, weight_bytes=weight_bytes, read_bytes=read_bytes)
+        elif name == _TABLE:
+            shape = replace(shape, input_bytes=shape.input_bytes + tensor.bytes)
+        else:
+            shape = replace(shape, output_bytes=shape.output_bytes + tensor.bytes)
+    return replace(shape, layers=tuple(layers))
+
+
 def _moved(shape: ModelShape, tensor: Tensor, device: str, used: Callable[[int], int]) -> ModelShape:
     """Return a shape with a tensor elsewhere; `used` counts the bytes of experts that a token reads."""
     block = _BLOCK.fullmatch(tensor.name)

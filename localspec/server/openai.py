@@ -29,6 +29,7 @@ from localspec.chat.schema_check import (
 from localspec.chat.tool_use.offer import single_token
 from localspec.errors import UserError
 from localspec.inference.interface import SharedModels
+from localspec.server.adapters import ScaledAdapter, scales_of
 from localspec.server.blocks import BlockStream, ReplyEvent
 from localspec.server.choices import ChoicesReply, Wanted
 from localspec.server.exchange import read, read_json
@@ -41,6 +42,7 @@ from localspec.server.tool_rounds import ToolRounds
 from localspec.server.tools_here import ToolDefinition, ToolsHere, tools_here, wanted_server
 from localspec.storage.profiles import Profile, Speculation
 from localspec.types.request import (
+    BANS,
     SAMPLING,
     FrequencyPenalty,
     Grammar,
@@ -208,6 +210,9 @@ class Body:
     return_progress: bool | None = None  # llama-server's, in a stream
     echo: bool | None = None  # of a bare text, as is the next
     suffix: str | None = None
+    id_slot: Annotated[int, Range(-1, 2**31 - 1)] | None = None  # llama-server's; -1: any
+    lora: tuple[ScaledAdapter, ...] | None = None
+    ignore_eos: bool | None = None
 
     @property
     def limit(self) -> int | None:
@@ -460,9 +465,13 @@ def answer_of(body: Body, service: ChatService, prompt: tuple[Message, ...] | st
         template_variables=thinking_variables(variables, budget),
         thinking_budget=budget,
         grammar=_grammar(body),
-        logit_bias=_bias(body.logit_bias, service.queue.models),
+        logit_bias=(*_bias(body.logit_bias, service.queue.models), *_bans(body, service.queue.models)),
         top_logprobs=_logprobs(body),
         kept_as=None if body.prompt_cache_retention in _IN_MEMORY else usual.kept_as,
+        adapters=service.scales
+        if body.lora is None
+        else scales_of(body.lora, service.queue.models.target.adapters),
+        slot=None if body.id_slot in (None, -1) else body.id_slot % service.queue.parallel,
     )
 
 
@@ -509,6 +518,12 @@ def _bias(value: object, models: SharedModels) -> tuple[tuple[int, float], ...]:
     except (AssertionError, TypeError, ValueError, OverflowError):
         raise UserError("logit_bias is not an object of token ids and numbers") from None
     return tuple(found)
+
+
+def _bans(body: Body, models: SharedModels) -> Iterator[tuple[int, float]]:
+    """Yield the bias against each token that ends the model's turn, if it may not end it."""
+    for token in models.target.end_tokens if body.ignore_eos else ():
+        yield token, BANS
 
 
 def _logprobs(body: Body) -> int | None:

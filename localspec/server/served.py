@@ -183,6 +183,7 @@ class ServedModels:
         self.all = [ServedModel(offer) for offer in offers]
         self.report = server.report
         self.totals = server.totals
+        self.shows_page = server.shows_page
         self.settings = settings or RouterSettings()
         self._removed: list[ServedModel] = []  # from the list, while they close
         self._by_name = _by_name(self.all)

@@ -93,6 +93,7 @@ def as_asked(files: PairFiles, request: PairRequest) -> OpenPlan:
         main_gpu=request.main_gpu,
         longest_draft=request.longest_draft,
         chat_template=files.chat_template,
+        adapters=request.target.adapters,
     )
     draft = None if files.draft is None else _options(files.draft, request.draft, request)
     return OpenPlan(target, draft, request.max_fan_out, notes=files.notes)

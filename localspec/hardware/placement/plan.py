@@ -24,7 +24,7 @@ from localspec.llama.overrides import check_order, check_overrides, experts_over
 from localspec.llama.tensor_split import check_tensor_split
 from localspec.models.pair_files import PairFiles
 from localspec.models.pair_request import PairRequest
-from localspec.models.shape import ModelShape, read_draft_shape, read_shape
+from localspec.models.shape import ModelShape, read_draft_shape, read_shape, with_adapters
 from localspec.types.models import ModelOptions, TensorOverride
 
 Shapes = tuple[ModelShape, ModelShape | None]
@@ -212,7 +212,8 @@ def _shape(path: Path, request: PairRequest, draft: Path | None = None) -> Model
     """Return the shape of a target, or of what drafts for it."""
     try:
         if draft is None:
-            return read_shape(path, request.target.overrides)
+            adapters = [read_header(adapter.path) for adapter in request.target.adapters]
+            return with_adapters(read_shape(path, request.target.overrides), adapters)
         return read_draft_shape(path, draft, request.draft.overrides)
     except ModelFileError as error:
         if request.target.name:
