@@ -135,7 +135,7 @@ async def test_answers_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         gate.open()
         tokens = {chat: answer.turn for chat, answer in rig.answers._running.items()}
         one, other = tokens[first], tokens[second]
-        await until(lambda: min(one.tokens, other.tokens) > 500 and abs(one.share - other.share) < 50)
+        await until(lambda: min(one.tokens, other.tokens) > 200 and abs(one.share - other.share) < 50)
         rig.answers.close()
         await asyncio.gather(*rig.tasks)
         assert {*kept(rig, first)[1].split()} == {"a"}
