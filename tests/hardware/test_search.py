@@ -14,6 +14,7 @@ from localspec.models.shape import ModelShape, MovedWeights
 from tests.hardware.machines import MIDDLE, SMALL, asking, card, cpu, machine, recurrent
 
 ON_CARD, HERE = LayerSplit(("CUDA0",), (28,)), LayerSplit()
+FINE = replace(MIDDLE, heads=64)
 
 
 def search(where: Machine | None = None, **wished: object) -> PlacementSearch:
@@ -49,11 +50,11 @@ def test_a_draft_on_the_cpu_does_without_flash_attention_where_it_can() -> None:
         (replace(asking(), in_company=True), None, 512),
     ],
 )
-def test_a_target_on_the_cpu_goes_without_flash_attention_unless_told_to(
+def test_a_target_with_small_heads_on_the_cpu_goes_without_flash_attention_unless_told_to(
     asked: PairRequest, flash: bool | None, rows: int
 ) -> None:
-    here = PlacementSearch(machine(), (MIDDLE, SMALL), asked)
-    found = here.memory_request(MIDDLE, HERE, 4096)
+    here = PlacementSearch(machine(), (FINE, SMALL), asked)
+    found = here.memory_request(FINE, HERE, 4096)
     assert (found.flash_attention, found.micro_batch) == (flash, rows)
     assert here.memory_request(SMALL, HERE, 4096).micro_batch == rows
 
@@ -67,18 +68,19 @@ def test_it_is_llama_cpps_choice_where_a_gpu_helps_or_scores_are_many_or_a_model
             .flash_attention
         )
 
-    assert flash_of(MIDDLE) is False
-    assert flash_of(MIDDLE, ON_CARD) is None
-    assert flash_of(replace(MIDDLE, moved=(MovedWeights("CUDA0", 0, 10, 10),))) is None
-    assert flash_of(replace(MIDDLE, moved=(MovedWeights("CPU", 0, 10, 10),))) is False
-    assert flash_of(MIDDLE, context=32_768) is False  # 512 MiB
-    assert flash_of(MIDDLE, context=32_800) is None
-    assert flash_of(replace(MIDDLE, architecture="minimax-m3")) is None
+    assert flash_of(FINE) is False
+    assert flash_of(MIDDLE) is None  # whose heads have 128
+    assert flash_of(FINE, ON_CARD) is None
+    assert flash_of(replace(FINE, moved=(MovedWeights("CUDA0", 0, 10, 10),))) is None
+    assert flash_of(replace(FINE, moved=(MovedWeights("CPU", 0, 10, 10),))) is False
+    assert flash_of(FINE, context=16_384) is False  # 512 MiB
+    assert flash_of(FINE, context=16_400) is None
+    assert flash_of(replace(FINE, architecture="minimax-m3")) is None
 
 
 def test_in_company_are_only_those_that_share_calls() -> None:
-    windowed = replace(MIDDLE, layers=(replace(MIDDLE.layers[0], window=512), *MIDDLE.layers[1:]))
-    for shape, flash in ((MIDDLE, None), (windowed, False), (recurrent(4, 32), False)):
+    windowed = replace(FINE, layers=(replace(FINE.layers[0], window=512), *FINE.layers[1:]))
+    for shape, flash in ((FINE, None), (windowed, False), (replace(recurrent(4, 32), heads=64), False)):
         here = PlacementSearch(machine(), (shape, None), replace(asking(), in_company=True))
         assert here.memory_request(shape, HERE, 4096).flash_attention is flash
 

@@ -272,7 +272,7 @@ def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
     ):
         add(short, flag, dest=name, type=whole(least, most), metavar="N", help=about)
     switch = partial(add, type=on_off_auto, metavar="on|off|auto")
-    about = "flash attention (off on the CPU, where it is slower; else, and with auto, llama.cpp chooses)"
+    about = "flash attention (off on the CPU for small heads; otherwise, and with auto, llama.cpp chooses)"
     switch("-fa", "--flash-attn", dest="flash_attention", help=about)
     about = "cache all tokens in layers with a sliding window, so edits of old messages are faster"
     add("--swa-full", action="store_true", help=about)

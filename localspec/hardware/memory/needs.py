@@ -32,6 +32,7 @@ CELLS_PER_BRANCH = 32  # cells for a branch in addition to the main sequence
 _CELLS_MULTIPLE = 256
 _ROWS_WITHOUT_FLASH = 128  # of a micro-batch: its scores are few, and mostly in the CPU's caches
 _MOST_SCORES = 512 * 2**20  # bytes
+_SMALL_HEAD = 64  # numbers; with 128, writing gains nothing that reading prompts does not lose
 _FLOAT = 4
 _HALF = 2
 _PER_TOKEN = 32  # positions, ids and the like
@@ -348,18 +349,18 @@ class Attention:
 def target_attention(
     shape: ModelShape, request: PairRequest, context: int, *, on_processor: bool
 ) -> Attention:
-    """Return how a target computes attention: wholly on the CPU without flash attention, unless told to.
+    """Return how a target computes attention: with small heads on the CPU without flash attention.
 
     There, llama.cpp's kernel goes through the cache again for every head of every row. But it skips cells of
-    other conversations, which count where several are answered in the same calls. The scores that it does
-    without take memory.
+    other conversations, which count where several are answered in the same calls, and it keeps no scores.
     """
     rows = request.micro_batch or min(_ROWS_WITHOUT_FLASH, request.batch_size)
     is_free = request.flash_attention is None and request.target.kv_types[1] in FLOAT_TYPES
     is_alone = not (request.in_company and shape.shares_calls)
     suits = shape.architecture not in facts()["needs_flash"]
-    is_small = shape.heads * context * rows * _FLOAT <= _MOST_SCORES
-    if on_processor and is_free and is_alone and suits and is_small:
+    has_small_heads = 0 < (shape.attention_width or shape.width) <= _SMALL_HEAD * shape.heads
+    fits = shape.heads * context * rows * _FLOAT <= _MOST_SCORES
+    if on_processor and is_free and is_alone and suits and has_small_heads and fits:
         return Attention(False, rows)
     return Attention(request.flash, request.micro_batch_size)
 

@@ -23,7 +23,7 @@ CARD_FURTHER = 0.02  # of a pass, for each further token in it
 # the same on the CPU, where arithmetic is soon the limit
 FLOAT_FURTHER = 0.15
 QUANT_FURTHER = 0.5
-# of the time of flash attention on the CPU
+# of the time of flash attention on the CPU, measured with heads of 64
 WITHOUT_FLASH = 0.4  # a first token
 WITHOUT_FLASH_FURTHER = 0.2  # each further one, which the same keys and values serve
 CONTENTION = 1.2  # of two that share a memory or a GPU: together they get less than one alone
