@@ -264,7 +264,7 @@ class PlacementSearch:
         """Return the memory request of one of the two models with the requested cache."""
         asked = self.request
         if shape is not self.draft:
-            attention = self._attention(split, context)
+            attention = self.attention(split, context)
             return MemoryRequest(
                 split,
                 context,
@@ -276,7 +276,7 @@ class PlacementSearch:
             )
         flash = asked.flash
         # the target's; beside GPUs, before it is known where that is, the larger one
-        batch = asked.micro_batch_size if self._cards else self._attention(LayerSplit(), context).micro_batch
+        batch = asked.micro_batch_size if self._cards else self.attention(LayerSplit(), context).micro_batch
         held = CacheTypes(*asked.draft.kv_types)
         here = self.uses_processor(shape, split)
         if shape.is_head:
@@ -284,7 +284,7 @@ class PlacementSearch:
         flash = draft_flash_attention(flash, held.values, on_processor=here)
         return MemoryRequest(split, context, held, flash, batch, shape.branches(asked.max_fan_out) + 1)
 
-    def _attention(self, split: LayerSplit, context: int) -> Attention:
+    def attention(self, split: LayerSplit, context: int) -> Attention:
         """Return how the target computes attention, placed so."""
         moved = any(each.device != PROCESSOR for each in self.target.moved)
         on_processor = not split.devices and not moved

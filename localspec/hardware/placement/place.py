@@ -107,7 +107,7 @@ def _placement(search: PlacementSearch, chosen: PlacementCandidate) -> Placement
             shares=split.shares,
         )
 
-    opened = search.memory_request(target, chosen.target, chosen.context)
+    attention = search.attention(chosen.target, chosen.context)
     return Placement(
         target=assigned(target, chosen.target, for_target, chosen.target_needs),
         draft=None
@@ -117,8 +117,8 @@ def _placement(search: PlacementSearch, chosen: PlacementCandidate) -> Placement
         tokens_per_s=chosen.best.tokens_per_s,
         reasons=(*_reasons(chosen, search), *_cache_proposal(chosen, search)),
         rejected=tuple(_rejected(chosen, search)),
-        micro_batch=opened.micro_batch,
-        flash_attention=opened.flash_attention,
+        micro_batch=attention.micro_batch,
+        flash_attention=attention.flash,
         draft_cache=CacheTypes(*search.request.draft.kv_types),
         mmap=search.request.mmap and not search.pins_weights(chosen),
     )
