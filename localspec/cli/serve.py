@@ -30,12 +30,11 @@ from localspec.cli.shared.arguments import (
     add_verbose_flag,
     file_size,
     length_of_time,
-    pair_request,
     set_up_logging,
     verb_parser,
     whole,
 )
-from localspec.cli.shared.catalogue import FirstPair, ServedCatalogue, parallel_of
+from localspec.cli.shared.catalogue import FirstPair, ServedCatalogue, parallel_of, served_request
 from localspec.cli.shared.console import SUCCESS, exit_on_signals, say
 from localspec.errors import LocalSpecError, UserError
 from localspec.inference.interface import SharedModels
@@ -155,7 +154,7 @@ def main(argv: Sequence[str]) -> int:
     usual = args.profile or AUTO
     by_name = _profiles(usual)
     asked = session_request(args)
-    request = pair_request(args)
+    request = served_request(args)
     names_models = _names_models(args)
     if names_models:
         _check_named_models(request)

@@ -57,6 +57,7 @@ class PairRequest:
     `chat_template` "own": the one in the target's file, whatever config.toml names.
     `mode` None: the fastest. `split_mode` None: by layers or, where that is faster, by tensor.
     `context` 0: the trained length. `flash_attention` "auto": llama.cpp's choice, even if tuned otherwise.
+    `in_company`: several conversations are mostly answered in the same calls.
     `reserve` are bytes to keep free on devices. Without `plans` llama.cpp places the models, whether they
     fit or not.
     """
@@ -75,6 +76,7 @@ class PairRequest:
     main_gpu: int = 0
     tensor_split: tuple[float, ...] = ()
     flash_attention: bool | Literal["auto"] | None = None
+    in_company: bool = False
     swa_full: bool = False
     batch: int | None = None
     micro_batch: int | None = None
@@ -132,7 +134,7 @@ class PairRequest:
 
     @property
     def flash(self) -> bool | None:
-        """Return whether flash attention is used, None where llama.cpp chooses."""
+        """Return whether flash attention was asked for or refused, None where it was left open."""
         return None if self.flash_attention == "auto" else self.flash_attention
 
     @property

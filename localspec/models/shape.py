@@ -164,6 +164,11 @@ class ModelShape:
         return self.heads > 0 and width % (32 * self.heads) == 0
 
     @property
+    def shares_calls(self) -> bool:
+        """Return whether conversations can share its calls: states and windows forget what others need."""
+        return not self.state_bytes and not any(layer.window for layer in self.layers)
+
+    @property
     def state_bytes(self) -> int:
         """Return the bytes of one running state, 0 where there is none."""
         return sum(layer.state_bytes for layer in self.layers)

@@ -289,11 +289,12 @@ def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
         ("-t", "--threads", "threads", 0, 1024, "CPU threads (0: all cores)"),
         ("-td", "--threads-draft", "draft_threads", 1, 1024, "CPU threads of the draft model"),
         ("-b", "--batch-size", "batch", 1, 65536, f"logical batch size in tokens ({USUAL_BATCH})"),
-        ("-ub", "--ubatch-size", "micro_batch", 1, 65536, "physical batch size in tokens (512, at most -b)"),
+        ("-ub", "--ubatch-size", "micro_batch", 1, 65536, "physical batch size (512, or 128 without -fa)"),
     ):
         add(short, flag, dest=name, type=whole(least, most), metavar="N", help=about)
     switch = partial(add, type=on_off_auto, metavar="on|off|auto")
-    switch("-fa", "--flash-attn", dest="flash_attention", help="flash attention")
+    about = "flash attention (off on the CPU for small heads; otherwise, and with auto, llama.cpp chooses)"
+    switch("-fa", "--flash-attn", dest="flash_attention", help=about)
     about = "cache all tokens in layers with a sliding window, so edits of old messages are faster"
     add("--swa-full", action="store_true", help=about)
     for short, flag, name, about in (
