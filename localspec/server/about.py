@@ -323,9 +323,14 @@ async def _page(_models: ServedModels, _request: Request) -> Response:
     return HTMLResponse(_PAGE.read_text(encoding="utf-8"), headers=headers)
 
 
+async def _no_proxy(_models: ServedModels, request: Request) -> Response:
+    """Refuse to pass a request on: it would reach what only this machine can."""
+    raise HTTPException(403, f"{request.url.path} is not offered: this server asks no other one for clients")
+
+
 _OF_OTHERS = ("/lora-adapters", "/props", "/slots/{slot}", "/audio/transcriptions")
 PROTOCOL: Protocol[ServedModels] = Protocol(
-    dict.fromkeys(_OF_OTHERS, _not_offered),
+    {"/cors-proxy": _no_proxy, **dict.fromkeys(_OF_OTHERS, _not_offered)},
     told={
         "/": _page,
         "/health": _health,
@@ -335,5 +340,6 @@ PROTOCOL: Protocol[ServedModels] = Protocol(
         "/slots": _slots,
         "/metrics": _metrics,
         "/lora-adapters": _no_adapters,
+        "/cors-proxy": _no_proxy,
     },
 )
