@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -53,12 +53,13 @@ _ON_THE_HUB = {
 }
 _OTHER_JOBS = {
     "test_vision_api.py": "images",
-    "test_proxy.py": "a proxy for the page",
-    "test_mcp_servers.py": "MCP servers",
-    "test_tools_builtin.py": "tools of the server",
     "test_compat_gcp.py": "Vertex AI",
 }
 _OTHERWISE = {
+    "test_mcp_proxy": "a proxy for the page",
+    "test_mcp_proxy_custom_port": "a proxy for the page",
+    "test_mcp_proxy_no_content": "a proxy for the page",
+    "test_tools_builtin_file_glob_search_rejects_invalid_type": "it is refused in other words",
     "test_metrics_disabled": "/metrics is always there",
     "test_server_slots": "/slots is always there",
     "test_router_remote_preset": "presets of the Hub",
@@ -77,6 +78,7 @@ _OTHERWISE = {
     "test_server_models": "the models for clients are profiles",
     "test_server_model_aliases_and_tags": "the models for clients are profiles",
 }
+_ELSEWHERE = ("test_tools_builtin_runtime_header", "test_tools_builtin_docker_runtime")
 _ALIKE = {
     "--port": "--port",
     "--host": "--host",
@@ -121,6 +123,7 @@ _WITHOUT_VALUE = {
     "--no-ui": "--no-ui",
     "--no-models-autoload": "--no-models-autoload",
 }
+_ALL_TOOLS = "all,edit_file,write_file,run_command"  # here those that change something have to be named
 _ENCODERS = {
     "--embedding": ("--embeddings", _OWN_EMBEDDINGS),
     "--reranking": ("--rerank", _OWN_RERANKER),
@@ -138,6 +141,22 @@ _ALWAYS_SO = (
     "--backend_sampling",
 )
 _NO_MATTER = ("--alias", "--spec-draft-n-min")  # with their value
+
+
+def written(servers: str) -> str:
+    """Write MCP servers into a file, and return its path."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as file:
+        file.write(servers)
+    return file.name
+
+
+_OTHER_VALUES: Mapping[str, Callable[[str], list[str]]] = {
+    "--reasoning": lambda value: ["--reasoning-budget", "0"] if value == "off" else [],
+    "--sleep-idle-seconds": lambda seconds: ["--idle", f"{seconds}s"],
+    "--tools": lambda names: ["--tools", names.replace("all", _ALL_TOOLS)],
+    "--mcp-servers-config": lambda path: ["--mcp-config", path],
+    "--mcp-servers-json": lambda servers: ["--mcp-config", written(servers)],
+}
 
 
 def flags_for(given: Sequence[str]) -> list[str] | None:
@@ -169,10 +188,8 @@ def flags_for(given: Sequence[str]) -> list[str] | None:
 
 def _with_value(flag: str, value: str) -> list[str] | None:
     """Return the flags of `localspec serve` for one with a value; None if it is not offered."""
-    if flag == "--reasoning":
-        return ["--reasoning-budget", "0"] if value == "off" else []
-    if flag == "--sleep-idle-seconds":
-        return ["--idle", f"{value}s"]
+    if flag in _OTHER_VALUES:
+        return _OTHER_VALUES[flag](value)
     if flag == "--pooling" and value != "none":
         return []  # it is the model's own
     if flag not in _ALIKE or (flag == "--host" and "," in value):
@@ -217,6 +234,8 @@ def launch(given: Sequence[str]) -> NoReturn:
     program = ["-P", "-m", "localspec"]
     if "--models" in flags and _WAITS in os.environ:
         program = [__file__, "--waiting"]
+    if "--tools" in flags:
+        os.chdir("/")  # the workspace: theirs have none
     os.execv(sys.executable, [sys.executable, *program, "serve", *flags])
 
 

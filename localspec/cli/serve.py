@@ -84,6 +84,13 @@ def parser() -> Parser:
     add("--rerank", "--reranking", metavar="FILE", help=about)
     about = "let clients use these MCP servers, or single tools of them: time,git.git_log; they run unasked"
     add("--mcp", metavar="NAMES", help=about)
+    about = "take MCP servers from this file instead of mcp.json: all of them, unless --mcp names some"
+    add("--mcp-config", type=Path, metavar="FILE", help=about)
+    about = (
+        "let clients use LocalSpec's own tools in this folder, unasked: files, web, time, calculate or "
+        "all, and what writes or runs something by its own name: edit_file, write_file, run_command"
+    )
+    add("--tools", metavar="NAMES", help=about)
     _add_model_choice_flags(add)
     about = (
         "MiB for the KV caches of other conversations, of each pair (a quarter of free memory, at most 8192)"
@@ -171,7 +178,7 @@ def main(argv: Sequence[str]) -> int:
     from localspec.server.service import ServerSettings
 
     doors = _doors(args, is_local=is_local)
-    kit = None if args.mcp is None else _kit(args.mcp)
+    kit = _kit(args)
     server = ServerSettings(
         usual, asked, say, kit=kit, slots=_slot_folder(args.slot_save_path), shows_page=args.ui
     )
@@ -319,18 +326,34 @@ def _begin_tunnel() -> str | None:
     return key
 
 
-def _kit(named: str) -> ToolKit:
-    """Return the MCP servers that clients may use; raises UserError. None is started yet."""
-    from localspec.app.tools import clients_kit
+def _kit(args: argparse.Namespace) -> ToolKit | None:
+    """Return the tools that clients may use, None if there are none; raises UserError. Starts no server."""
+    servers = _names(args.mcp, "--mcp names no server", "`localspec mcp list` lists them")
+    own = _names(args.tools, "--tools names no tools", "name files, run, web, time, calculate, or all")
+    file: Path | None = args.mcp_config
+    if file is not None and not file.is_file():
+        raise UserError(f"--mcp-config {file} is not a file", 'write {"mcpServers": {...}} into one')
+    if not servers and not own and file is None:
+        return None
+    from localspec.app.client_tools import OWN, clients_kit
     from localspec.tools.mcp.server import check_installed
 
-    names = [name for name in re.split(r"[,\s]+", named) if name]
-    if not names:
-        raise UserError("--mcp names no server", "`localspec mcp list` lists them")
-    kit = clients_kit(read_config(config_dir() / "config.toml"), Path.cwd(), names)
-    check_installed()
-    say(f"MCP servers for clients: {', '.join(kit.boxes)}; their tools run without a question")
+    kit = clients_kit(read_config(config_dir() / "config.toml"), Path.cwd(), servers, own, file)
+    if OWN in kit.boxes:
+        names = ", ".join(kit.offered((OWN,)).owners) or "none that a rule allows"
+        say(f"tools for clients, in {Path.cwd()}: {names}; they run without a question")
+    if started := [name for name in kit.boxes if name != OWN]:
+        check_installed()
+        say(f"MCP servers for clients: {', '.join(started)}; their tools run without a question")
     return kit
+
+
+def _names(given: str | None, problem: str, hint: str) -> list[str]:
+    """Return the names in a flag; raises UserError for a flag without any."""
+    names = re.split(r"[,\s]+", given or "")
+    if given is not None and not any(names):
+        raise UserError(problem, hint)
+    return [name for name in names if name]
 
 
 def _open_first(models: ServedModels, files: PairFiles, args: argparse.Namespace) -> ChatService:

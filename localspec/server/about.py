@@ -286,9 +286,14 @@ async def _page(models: ServedModels, _request: Request) -> Response:
     return HTMLResponse(_PAGE.read_text(encoding="utf-8"), headers=headers)
 
 
+async def _no_proxy(_models: ServedModels, request: Request) -> Response:
+    """Refuse to pass a request on: it would reach what only this machine can."""
+    raise HTTPException(403, f"{request.url.path} is not offered: this server asks no other one for clients")
+
+
 _OF_OTHERS = ("/props", "/audio/transcriptions")
 PROTOCOL: Protocol[ServedModels] = Protocol(
-    dict.fromkeys(_OF_OTHERS, _not_offered),
+    {"/cors-proxy": _no_proxy, **dict.fromkeys(_OF_OTHERS, _not_offered)},
     told={
         "/": _page,
         "/health": _health,
@@ -296,5 +301,6 @@ PROTOCOL: Protocol[ServedModels] = Protocol(
         "/v1/models/{name:path}": _model,
         "/props": _props,
         "/metrics": _metrics,
+        "/cors-proxy": _no_proxy,
     },
 )

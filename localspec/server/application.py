@@ -32,6 +32,7 @@ from localspec.server import (
     adapters,
     anthropic,
     completion,
+    direct_calls,
     embeddings,
     engine,
     loading,
@@ -45,7 +46,7 @@ from localspec.server import (
 )
 from localspec.server.exchange import GONE, error, to_api_error, without_content
 from localspec.server.opening import NamedModel, answered, named_model
-from localspec.server.origins import EVERYTHING, CrossOrigin, middleware, pattern, refusal
+from localspec.server.origins import EVERYTHING, CrossOrigin, is_own, middleware, pattern, refusal
 from localspec.server.queue import QueueFullError
 from localspec.server.resuming import ResumableStreams
 from localspec.server.served import Kind, ServedModels
@@ -64,7 +65,14 @@ _OF_CHATS = tuple(
 )
 _OF_EMBEDDINGS = (embeddings.PROTOCOL, embeddings.OLLAMA)
 _OF_RERANKING = (reranking.PROTOCOL,)
-_OF_SERVER = (about.PROTOCOL, loading.PROTOCOL, ollama.TOLD, engine.TOLD, slots.TOLD)
+_OF_SERVER = (
+    about.PROTOCOL,
+    loading.PROTOCOL,
+    direct_calls.PROTOCOL,
+    ollama.TOLD,
+    engine.TOLD,
+    slots.TOLD,
+)
 _LONGEST_PATH = 200  # in the log
 _OPEN = ("/", "/health", "/v1/health")  # which also who has no key may ask for
 
@@ -84,8 +92,8 @@ class AccessPolicy:
         if self.hosts and (host := _host(headers.get("host", ""))) not in self.hosts:
             raise HTTPException(403, f"this server is not {host or 'what the request calls it'}")
         origin = headers.get("origin")
-        is_own = origin is not None and urlsplit(origin).netloc == headers.get("host")
-        if origin is not None and not is_own and not pattern(self.origins).fullmatch(origin):
+        is_ours = origin is not None and is_own(origin, headers.get("host"))
+        if origin is not None and not is_ours and not pattern(self.origins).fullmatch(origin):
             raise refusal(origin)
         if self.api_key is not None and request.url.path not in _OPEN:
             scheme, _, bearer = headers.get("authorization", "").partition(" ")

@@ -26,6 +26,7 @@ from localspec.chat.schema_check import (
     enforced,
     enforced_answer,
 )
+from localspec.chat.tool_use.kit import ToolKit
 from localspec.chat.tool_use.offer import single_token
 from localspec.errors import UserError
 from localspec.inference.interface import SharedModels
@@ -39,7 +40,7 @@ from localspec.server.queue import QueuedRequest
 from localspec.server.schemas import NO_SCHEMAS, ReplySchemas
 from localspec.server.service import LLAMA_NAMES, ChatService, Protocol
 from localspec.server.tool_rounds import ToolRounds
-from localspec.server.tools_here import ToolDefinition, ToolsHere, tools_here, wanted_server
+from localspec.server.tools_here import ToolDefinition, ToolsHere, kit_for, tools_here, wanted_server
 from localspec.storage.profiles import Profile, Speculation
 from localspec.types.request import (
     BANS,
@@ -77,7 +78,8 @@ _EFFORTS = {"none": 0, "minimal": 512, "low": 1024}  # tokens of thinking, also 
 
 
 async def _chat(service: ChatService, request: Request) -> Response:
-    chat = await asked_in_chat(service, body_of(await read_json(request)), runs_tools=True)
+    kit = kit_for(service.server.kit, request)
+    chat = await asked_in_chat(service, body_of(await read_json(request)), kit)
     return await _answered(service, request, chat.body, [chat.asked], chat.blocks, chat.rounds)
 
 
@@ -247,17 +249,17 @@ class Chat:
         return BlockStream(reader, self.schemas, parallel=parallel, warnings=self.warnings, here=here)
 
 
-async def asked_in_chat(service: ChatService, body: Body, *, runs_tools: bool = False) -> Chat:
+async def asked_in_chat(service: ChatService, body: Body, kit: ToolKit | None = None) -> Chat:
     """Read the request of a chat; raises UserError if it is invalid.
 
-    With `runs_tools` it may ask for tools that run here, because its protocol can show their calls.
+    It may ask for tools of a `kit`, which run here, because its protocol can show their calls.
     """
     for name in ("echo", "prompt", "suffix"):
         if getattr(body, name):
             raise UserError(f"{name} is not offered in a chat", "leave it out, or use /v1/completions")
     profile, messages = service.conversation(service.profile(body.model), conversation(body.messages))
     answer = answer_of(body, service, messages)
-    here = await _tools_here(service, body) if runs_tools else None
+    here = await _tools_here(kit, body)
     tools, must_call = offered(body, here)
     warnings = (*_left_out(body.tools or (), here), *(() if here is None else here.problems))
     for line in warnings:
@@ -278,9 +280,8 @@ async def asked_in_chat(service: ChatService, body: Body, *, runs_tools: bool = 
     return Chat(body, asked, messages, form, replace(schemas, arguments=arguments), warnings, here, rounds)
 
 
-async def _tools_here(service: ChatService, body: Body) -> ToolsHere | None:
+async def _tools_here(kit: ToolKit | None, body: Body) -> ToolsHere | None:
     """Return the tools that a request wants to run here; None if it wants none, or none are offered."""
-    kit = service.server.kit
     tools = body.tools or ()
     if kit is None or body.tool_choice == "none" or body.max_tool_calls == 0:
         return None

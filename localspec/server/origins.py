@@ -11,6 +11,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
@@ -47,6 +48,19 @@ def read_origin(text: str) -> str:
     shown = f"[{host}]" if ":" in host else host
     is_usual = port is None or port == _PORTS.get(parts.scheme)
     return f"{parts.scheme}://{shown}{'' if is_usual else f':{port}'}"
+
+
+def is_own(origin: str, host: str | None) -> bool:
+    """Return whether a page comes from the address that it asks."""
+    return urlsplit(origin).netloc == host
+
+
+def is_foreign(request: Request) -> bool:
+    """Return whether a page of another address asks, also one that may use the models."""
+    origin = request.headers.get("origin")
+    if origin is not None and not is_own(origin, request.headers.get("host")):
+        return True
+    return request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
 
 
 def pattern(origins: Collection[str]) -> re.Pattern[str]:

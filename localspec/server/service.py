@@ -51,9 +51,19 @@ class ServerSettings:
     report: Callable[[str], object] = lambda _line: None
     totals: Counter[str] = field(default_factory=Counter)  # of `Summary`, and of requests
     warned: set[str] = field(default_factory=set)
-    kit: ToolKit | None = None  # of MCP servers that clients may use
+    kit: ToolKit | None = None  # of tools that clients may use
     slots: Path | None = None  # the folder of saved slots
     shows_page: bool = True
+
+    def log(self, line: str) -> None:
+        """Log a line, after the time."""
+        self.report(f"{time.strftime('%H:%M:%S')}  {safe_line(line)}")
+
+    def warn(self, line: str) -> None:
+        """Log a line the first time, about what comes again and again."""
+        if line not in self.warned:
+            self.warned.add(line)
+            self.log(line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +123,7 @@ class ChatService:
 
     def warn(self, line: str) -> None:
         """Log a line the first time, about what clients send with every request."""
-        if line not in self.server.warned:
-            self.server.warned.add(line)
-            self.report(f"{time.strftime('%H:%M:%S')}  {safe_line(line)}")
+        self.server.warn(line)
 
     def compare_beginning(self, messages: Sequence[Message], tools: Sequence[str]) -> None:
         """Log that a conversation came again with another beginning: its whole prompt is read then."""

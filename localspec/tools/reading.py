@@ -16,6 +16,7 @@ from localspec import units
 from localspec.errors import UserError, os_errors_as
 from localspec.pdf import is_pdf, pdf_text
 from localspec.storage.text_file import decode_text
+from localspec.tools.tool import ToolOutput
 from localspec.tools.workspace import Location, Workspace
 from localspec.values import Range
 
@@ -42,7 +43,7 @@ class FileReader:
 
     workspace: Workspace
 
-    def read(self, wanted: ReadArguments, _stop: Event) -> str:
+    def read(self, wanted: ReadArguments, _stop: Event) -> ToolOutput:
         """Return some lines of a file with their numbers; raises UserError."""
         first = wanted.from_line or 1
         last = wanted.to_line
@@ -50,15 +51,16 @@ class FileReader:
             raise UserError(f"`to_line` {last} is before `from_line` {first}")
         place = self.workspace.locate(wanted.path)
         data = read_file(self.workspace, place)
+        pages = (first, last or first) if wanted.from_line or last else None
         if is_pdf(data):
-            pages = (first, last or first) if wanted.from_line or last else None
             with os_errors_as(f"cannot read `{place.shown}`"):
-                return pdf_text(place.path, place.shown, pages, MAX_CHARACTERS)
+                return ToolOutput(pdf_text(place.path, place.shown, pages, MAX_CHARACTERS))
         text, note = _decoded(data, place.shown)
         if not text:
-            return f"`{place.shown}` is empty"
+            return ToolOutput(f"`{place.shown}` is empty", data={"content": ""})
         lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
-        return numbered(lines, place.shown, first, last) + note
+        content = text if pages is None else "".join(f"{line}\n" for line in lines[first - 1 : last])
+        return ToolOutput(numbered(lines, place.shown, first, last) + note, data={"content": content})
 
 
 def read_file(workspace: Workspace, place: Location) -> bytes:

@@ -22,12 +22,13 @@ from typing import Annotated
 
 from localspec.child_process import Child, ChildEndedError, pickled, take_pipes
 from localspec.errors import UserError
-from localspec.folders.contents import matches
+from localspec.folders.contents import generated_names, matches
 from localspec.folders.ignored import rules_above
 from localspec.folders.patterns import PathPattern, path_pattern
 from localspec.safe_text import safe_line, whole_text
 from localspec.storage.text_file import decode_text
-from localspec.tools.finding import Folder, anywhere
+from localspec.tools.finding import ALL, Folder, anywhere
+from localspec.tools.tool import ToolOutput
 from localspec.tools.workspace import Location, Workspace
 from localspec.values import shown
 
@@ -37,7 +38,6 @@ MAX_FILE = 16 * 2**20  # bytes; larger files are left out
 LONGEST_LINE = 200
 _LOOK_S = 0.05  # between two looks whether the search is to stop
 _BEFORE = 60  # characters of a long line before what was found
-_ALL = "**"
 _CODE = "from localspec.tools.searching import main; main()"
 
 
@@ -78,7 +78,7 @@ class FileSearcher:
     program: str | None
     is_denied: Callable[[str], bool] = lambda _: False
 
-    def search(self, wanted: SearchArguments, stop: Event) -> str:
+    def search(self, wanted: SearchArguments, stop: Event) -> ToolOutput:
         """Return the lines that a regular expression matches, with file and number; raises UserError."""
         place = self.workspace.locate(wanted.path)
         if not place.path.exists():
@@ -86,16 +86,17 @@ class FileSearcher:
         expression, note = _checked(wanted.pattern)
         found: list[FoundLine] = []
         try:
-            self._find(found, place, expression, anywhere(wanted.files or _ALL), stop)
+            self._find(found, place, expression, anywhere(wanted.files or ALL), stop)
             if wanted.files and not found:
-                self._find(found, place, expression, anywhere(_ALL), stop)
+                self._find(found, place, expression, anywhere(ALL), stop)
                 note += _elsewhere(wanted.files) if found else ""
         except _SlowSearchError:
             note += f"[... the search took more than {SECONDS:.0f} s; name a folder ...]\n"
         shown_lines = [line.shown for line in found[:MAX_MATCHES]]
+        data = {"matches": len(shown_lines), "is_cut": len(found) > MAX_MATCHES}
         if len(found) > MAX_MATCHES:
             shown_lines.append(f"[... more than {MAX_MATCHES} lines match; narrow the pattern ...]")
-        return note + ("\n".join(shown_lines) or _nothing(wanted))
+        return ToolOutput(note + ("\n".join(shown_lines) or _nothing(wanted)), data=data)
 
     def _find(
         self, found: list[FoundLine], place: Location, expression: str, files: PathPattern, stop: Event
@@ -166,7 +167,7 @@ def _by_ripgrep(
     command = [
         program, "--no-config", "--json", "--crlf", "--sort", "path", "--no-require-git",
         "--no-ignore-global", "--no-ignore-dot", "--no-messages", "--max-filesize", str(MAX_FILE),
-        "--glob", "!node_modules/", "--glob", "!__pycache__/",
+        *(f"--glob=!{name}/" for name in sorted(generated_names(base))),
         *(() if rules_above(base) else ("--no-ignore-parent",)), "--regexp", expression, "--", target,
     ]  # fmt: skip
     process = subprocess.Popen(
@@ -282,7 +283,7 @@ def found_lines(root: Path, name: str, expression: str, files: PathPattern) -> I
     wanted = re.compile(expression)
     place = workspace.locate(name)
     if place.path.is_dir():
-        found = (each.split("/") for each in matches(place.path, path_pattern(_ALL)).paths)
+        found = (each.split("/") for each in matches(place.path, path_pattern(ALL)).paths)
         names = ["/".join(each) for each in sorted(found) if files.matches(each)]
         base = place.path
     else:

@@ -19,11 +19,11 @@ def writer(tmp_path: Path) -> FileWriter:
 
 
 def edit(writer: FileWriter, path: str, old: str, new: str) -> str:
-    return writer.edit(EditArguments(path, old, new), Event())
+    return writer.edit(EditArguments(path, old, new), Event()).text
 
 
 def write(writer: FileWriter, path: str, text: str) -> str:
-    return writer.write(WriteArguments(path, text), Event())
+    return writer.write(WriteArguments(path, text), Event()).text
 
 
 def test_a_new_file_and_a_replaced_one_are_reported(writer: FileWriter, tmp_path: Path) -> None:

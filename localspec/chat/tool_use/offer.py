@@ -37,8 +37,17 @@ class ToolOffer:
         if self.note:
             *before, last = request.prompt
             return replace(request, prompt=(*before, _noted(last, self.note)), shows_control=True)
-        prompt = tuple(_noted(each, NEXT) if each.role == "tool" else each for each in request.prompt)
-        return replace(request, prompt=prompt, tools=self.tools, triggers=self.triggers, shows_control=True)
+        return replace(
+            request,
+            prompt=self.noted(request.prompt),
+            tools=self.tools,
+            triggers=self.triggers,
+            shows_control=True,
+        )
+
+    def noted(self, prompt: Sequence[Message]) -> tuple[Message, ...]:
+        """Return a conversation in which each result is followed by what to do with it."""
+        return tuple(_noted(each, NEXT) if each.role == "tool" else each for each in prompt)
 
     def reader(self) -> AnswerReader:
         """Return the reader of one answer."""
