@@ -217,11 +217,27 @@ def check_alone(
     system: str, text: str, attachments: Sequence[Attachment], target: ModelInfo, count: Count
 ) -> int:
     """Return the tokens of a question alone; raises `ContextFullError` if it can never fit."""
-    turns = (Message("system", system), Message("user", question_of(text, attachments)))
-    tokens = count(turns if system else turns[1:])
+    tokens = count(question_alone(system, text, attachments))
     if tokens >= target.context:
         raise never_fits(tokens, target)
     return tokens
+
+
+def is_short(system: str, text: str, attachments: Sequence[Attachment], target: ModelInfo) -> bool:
+    """Return whether a question fits whatever its tokens are: no tokenizer makes more of them than bytes.
+
+    Half of the context is left for what the template adds.
+    """
+    size = sum(len(turn.content.encode()) for turn in question_alone(system, text, attachments))
+    return size < target.context // 2
+
+
+def question_alone(
+    system: str, text: str = "", attachments: Sequence[Attachment] = ()
+) -> tuple[Message, ...]:
+    """Return the prompt of a question in a chat that has nothing else."""
+    question = Message("user", question_of(text, attachments))
+    return (Message("system", system), question) if system else (question,)
 
 
 def never_fits(tokens: int, target: ModelInfo) -> ContextFullError:

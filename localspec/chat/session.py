@@ -29,6 +29,7 @@ from localspec.chat.prompting import (
     TITLE_TOKENS,
     WARN_ABOVE,
     after_answer,
+    question_alone,
     summary_turns,
     title_grammar,
     title_in,
@@ -272,7 +273,7 @@ class ChatSession:
                     yield called
                     continue
                 yield event
-                if isinstance(event, AnswerSaved):
+                if isinstance(event, AnswerSaved) and event.message.state != "failed":
                     yield from self._after(models, chat, event, turn, variant, options.request)
             if called is None or tools is None or turn is None:
                 return
@@ -377,7 +378,7 @@ class ChatSession:
         for_what = (models, functions, chat.system)
         if self._weighed is None or self._weighed[0] != for_what:
             request = self._asked_in(chat).answer_under(self._followed_in(chat))
-            request = replace(request, prompt=_question_alone(chat.system))
+            request = replace(request, prompt=question_alone(chat.system))
             texts = (models.render(replace(request, tools=each)) for each in (functions, ()))
             tokens = [len(models.tokenize(text)) for text in texts]
             self._weighed = (for_what, max(0, tokens[0] - tokens[1]))
@@ -554,11 +555,6 @@ class ChatSession:
     def _usual_system(self, profile: str) -> str:
         asked = self.shared.request.system
         return self.shared.profile_of(profile).system_prompt if asked is None else asked
-
-
-def _question_alone(system: str) -> tuple[Message, ...]:
-    question = Message("user", "")
-    return (Message("system", system), question) if system else (question,)
 
 
 def _calls(saved: AnswerSaved) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from localspec.chat import controller
 from localspec.chat.answer_settings import SessionRequest
 from localspec.chat.answering import LiveUpdate
 from localspec.chat.answers import Answers
@@ -20,9 +22,10 @@ from localspec.chat.running_answer import RunningAnswer
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
 from localspec.chat.tool_use.consent import CallAsked
-from localspec.errors import EngineDied, UserError
+from localspec.errors import ContextFullError, EngineDied, UserError
 from localspec.storage.kept_caches import caches_dir, chat_name
 from localspec.storage.profiles import profiles
+from localspec.types.request import Message, Request
 from tests.scripted import Gate, Script, ScriptedModels, says
 
 pytestmark = pytest.mark.asyncio
@@ -145,9 +148,11 @@ def prompt(
 
 
 @asynccontextmanager
-async def controlled(folder: Path, *scripts: Script) -> AsyncIterator[Rig]:
+async def controlled(
+    folder: Path, *scripts: Script, models: ScriptedModels | None = None
+) -> AsyncIterator[Rig]:
     with Store(folder / "chats.db") as store:
-        loader = ModelLoader(lambda _on_progress: ScriptedModels(*scripts))
+        loader = ModelLoader(lambda _on_progress: models or ScriptedModels(*scripts))
         rig = Rig(store, loader)
         try:
             yield rig
@@ -183,6 +188,37 @@ async def test_one_answer_at_a_time(tmp_path: Path) -> None:
         gate.open()
         await rig.ended()
         assert rig.texts == ["first", "one two"]
+
+
+class SilentModels(ScriptedModels):
+    """Models that count nothing before they are told to."""
+
+    def __init__(self, *scripts: Script) -> None:
+        super().__init__(*scripts)
+        self.counts = threading.Event()
+
+    def count_tokens(self, messages: Sequence[Message]) -> int:
+        self.counts.wait(10)
+        return super().count_tokens(messages)
+
+    def _fitting(self, request: Request) -> int:
+        return 1
+
+
+async def test_a_question_of_usual_length_waits_for_no_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "CHECK_S", 60.0)
+    models = SilentModels(says("fine"))
+    async with controlled(tmp_path, models=models) as rig:
+        rig.loader.start()
+        await asyncio.to_thread(rig.loader.models)
+        await rig.asked("go")
+        assert (rig.texts, models.counts.is_set()) == (["go", "fine"], False)
+        models.counts.set()
+        with pytest.raises(ContextFullError, match="too long by"):
+            await rig.controller.ask(prompt("on and on " * 2000))
+        assert rig.texts == ["go", "fine"]
 
 
 async def test_stopped_answer_is_kept(tmp_path: Path) -> None:

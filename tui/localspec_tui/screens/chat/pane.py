@@ -58,6 +58,7 @@ from localspec.types.models import ModelInfo
 from localspec.types.request import Mode
 from localspec.units import MODE_NAMES, counted
 from localspec_tui.clipboard import CopyAsked
+from localspec_tui.keys import handled
 from localspec_tui.screens.chat.elsewhere import ChatsChanged, Elsewhere
 from localspec_tui.screens.chat.status import NOTICE_S, STUCK, ChatStatus
 from localspec_tui.screens.chat.unsent import ChatComposer
@@ -78,9 +79,7 @@ _NEARLY_FULL = (
     "the model reads the summary in their place."
 )
 WAITS = "waiting: other chats are being answered"
-TITLE_COLUMNS = 22  # in a notice, which then takes one line in half of 80 columns
 READING_S = 0.25  # between two looks at what is read ahead
-WAITING_S = 10.0  # after which the user may be looking elsewhere
 Log = deque[LogLine]
 Answer = TypeVar("Answer")
 
@@ -287,8 +286,15 @@ class ChatPane(Vertical):
         self._words_to_show = words
         await self._leave(self.controller.open_chat(chat_id, at))
 
+    async def settle(self) -> None:
+        """Wait until all that was typed and sent here so far has come to the open chat."""
+        await self.composer.settle()
+        if asyncio.current_task() is not self.task:
+            await handled(self)
+
     async def _leave(self, switching: Awaitable[None]) -> None:
         """Switch to another chat, and say what becomes of the one that is left."""
+        await self.settle()
         left = self.session.chat
         has_waiting = bool(self.session.queue)
         await switching
@@ -431,7 +437,7 @@ class ChatPane(Vertical):
             self.elsewhere.tell_time(answer)
         if error is not None:
             await self._explain(error, answer)
-        await self.status.update_memory()
+        self.run_worker(self.status.update_memory(), group="memory", exclusive=True)
         if error is None and not answer.is_stopped:
             await self._make_room_in_time()
             await self._ask_waiting()
@@ -470,7 +476,8 @@ class ChatPane(Vertical):
                     self.notice.say(f"{error}; /room leaves out exchanges", is_error=True)
             case EngineDied():
                 if not self.elsewhere.is_to_ask(error, answer):
-                    self.notice.say(f"{error}; the text so far is saved", is_error=True)
+                    saved = "; the text so far is saved" * (answer.saved is not None)
+                    self.notice.say(f"{error}{saved}", is_error=True)
                 await self.elsewhere.reopen_after(error, answer)
             case _:
                 self.notice.say(error_line(error), is_error=True)

@@ -100,7 +100,7 @@ class Panes:
     async def close(self, pane: ChatPane) -> None:
         """Close one of two panes; its chat stays in the list, and an answer in it goes on."""
         try:
-            await pane.composer.settle()
+            await pane.settle()
             await pane.controller.close()
             self._mounted.remove(pane)
             await asyncio.gather(*(part.remove() for part in pane.parts))

@@ -244,7 +244,7 @@ class ChatScreen(Screen[int]):
     async def _open_beside(self, chat_id: int | None = None) -> None:
         """Open a chat in the other pane; what is typed meanwhile is meant for it."""
         origin = self.pane
-        await origin.composer.settle()
+        await origin.settle()
         before = origin.composer.text
         if (other := self.panes.beside(origin)) is not None:
             other.composer.focus()
