@@ -347,13 +347,15 @@ class ChatController:
     async def switch_chat(self, open_another: Callable[[], object], at: int | None = None) -> None:
         """Switch to another chat; queued prompts are saved with the unsent text of this one.
 
-        An answer in progress in this one goes on.
+        An answer in progress in this one goes on. Where this chat is opened again, prompts stay queued.
         """
         async with self._changing():
+            left = self.session.chat.info.id
             unsent = self._view.take_unsent()
             await asyncio.to_thread(self.session.store.set_draft, *unsent)
             await asyncio.to_thread(open_another)
-            self.session.queue.clear()
+            if self.session.chat.info.id != left:
+                self.session.queue.clear()
             await self.show_opened(at)
 
     async def show_opened(self, at: int | None = None) -> None:

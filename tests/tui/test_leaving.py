@@ -10,7 +10,7 @@ import pytest
 from localspec.errors import StoreError
 from localspec_tui.screens.dialogs import AskScreen
 from localspec_tui.screens.search import SearchScreen
-from localspec_tui.widgets.sidebar import ChangeAsked
+from localspec_tui.widgets.sidebar import ChangeAsked, ChatPicked
 from localspec_tui.widgets.status import TitleBar
 from tests.scripted import Gate, says
 from tests.tui.desktop import Desktop, burst, desktop
@@ -59,6 +59,23 @@ async def test_text_typed_just_before_leaving_is_there_again(tmp_path: Path) -> 
         await desk.until(lambda: desk.texts == [])
         await desk.chat.pane.open_chat(first)
         assert desk.composer.text == "half a thou"
+
+
+@pytest.mark.slow
+async def test_open_chat_that_is_picked_again_keeps_its_queue_and_its_text(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("the beginning ", gate, "the end"), says("fine")) as desk:
+        story = await _midway(desk, gate)
+        await desk.enter("go on")
+        await desk.press(*"half a thou")
+        await desk.until(lambda: desk.chat.session.queue == ["go on"])
+        desk.chat.post_message(ChatPicked(story))
+        await desk.press(*"ght")
+        await desk.until(lambda: desk.composer.text == "half a thought")
+        assert desk.chat.session.queue == ["go on"]
+        gate.open()
+        await desk.until(lambda: desk.texts[1:] == ["the beginning the end", "go on", "fine"])
+        assert desk.composer.text == "half a thought"
 
 
 @pytest.mark.slow

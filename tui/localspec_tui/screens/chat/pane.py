@@ -115,7 +115,7 @@ class ChatPane(Vertical):
             session, loader, shared.folder, shared.attachment_bytes, self.status, self.reading
         )
         self._words_to_show = ""  # in the chat that is opened next
-        self._left_text = ""  # of the prompt, when the chat before was left
+        self._left: tuple[int, str] | None = None  # the chat that was left last, and the prompt then
         self.is_active = False
         self.own_commands = OwnCommands()  # as they were read last
 
@@ -283,7 +283,7 @@ class ChatPane(Vertical):
 
     def take_unsent(self) -> tuple[int, str]:
         """Return the open chat, which is left now, and its unsent text."""
-        self._left_text = self.composer.text
+        self._left = self.chat.info.id, self.composer.text
         return self.composer.leave()
 
     async def show_opened(self, at: int | None, news: LiveUpdate | None) -> None:
@@ -308,11 +308,12 @@ class ChatPane(Vertical):
             self._show_progress(news)
             if news.changes:  # of the mode, which was said then
                 self.notice.say("")
-        before = self._left_text
-        typed = self.composer.text
-        self._left_text = ""
-        typed = typed.removeprefix(before) if typed.startswith(before) else ""
-        self.composer.text = self.session.chat.info.draft + typed
+        left_chat, before = self._left or (None, "")
+        self._left = None
+        if left_chat != self.chat.info.id:  # else it was open already, with its text
+            typed = self.composer.text
+            typed = typed.removeprefix(before) if typed.startswith(before) else ""
+            self.composer.text = self.chat.info.draft + typed
         if self.is_active:
             self.composer.focus()
 
