@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from localspec.chat.controller import ChatController, open_in
 from localspec.errors import EngineDied, UserError
 from localspec.types.events import GenerationEvent
 from localspec.types.request import Request
-from tests.chat.test_controller import Rig, View, controlled, prompt
+from tests.chat.rig import Rig, View, controlled, idle, prompt, until
 from tests.scripted import Gate, ScriptedModels, says
 
 pytestmark = pytest.mark.asyncio
@@ -33,16 +33,6 @@ def view(controller: ChatController) -> View:
 
 def texts(controller: ChatController) -> list[str]:
     return [message.content for message in controller.session.chat.path]
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110 - threads could not set an event here
-            await asyncio.sleep(0.001)
-
-
-async def idle(rig: Rig) -> None:
-    await until(lambda: not rig.answers.is_busy)
 
 
 async def test_each_view_hears_of_its_own_answer(tmp_path: Path) -> None:

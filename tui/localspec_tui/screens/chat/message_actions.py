@@ -63,7 +63,7 @@ async def act(pane: ChatPane, asked: ActionAsked) -> None:
 
 
 async def act_by_command(pane: ChatPane, asked: ActOnMessage) -> None:
-    """Do what commands do with a message, too; raises `LocalSpecError`."""
+    """Do with a message what slash commands can do, too; raises `LocalSpecError`."""
     walks = asked.action in ("previous", "next")  # keys may outrun the screen: any branch will do
     message = (pane.chat.message if walks else pane.controller.message)(asked.message_id)
     match asked.action:

@@ -228,15 +228,14 @@ class ChatScreen(Screen[int]):
         """Open a chat beside that of a pane, a new one or a copy, or close the pane where there are two."""
         if argument == "fork":
             forked = await asyncio.to_thread(pane.chat.fork, pane.chat.last().id)
-            await self._open_beside(forked.id)
+            await self._open_beside(pane, forked.id)
         elif self.panes.beside(pane) is None:
-            await self._open_beside()
+            await self._open_beside(pane)
         else:
             self._close(pane)
 
-    async def _open_beside(self, chat_id: int | None = None) -> None:
-        """Open a chat in the other pane; what is typed meanwhile is meant for it."""
-        origin = self.pane
+    async def _open_beside(self, origin: ChatPane, chat_id: int | None = None) -> None:
+        """Open a chat beside a pane, by default a new one; what is typed meanwhile is meant for it."""
         await origin.settle()
         before = origin.composer.text
         if (other := self.panes.beside(origin)) is not None:
@@ -345,7 +344,7 @@ class ChatScreen(Screen[int]):
         if picked.beside and pane is self.pane and self.panes.beside(pane) is None:
             raise UserError("this chat is open already", "/beside fork opens a copy beside it")
         if picked.beside and pane is None:
-            await self._open_beside(picked.chat_id)
+            await self._open_beside(self.pane, picked.chat_id)
             return
         if pane is not None and pane is not self.pane:
             pane.composer.focus()
