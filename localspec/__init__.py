@@ -113,6 +113,7 @@ def open_pair(
     from localspec.errors import UserError
     from localspec.hardware.placement.open_plan import as_asked
     from localspec.inference.runtime import Runtime  # numpy and llama.cpp: 0.3 s
+    from localspec.llama.backends import devices
     from localspec.models.pair_files import find_pair
     from localspec.models.pair_request import PairRequest
 
@@ -134,7 +135,8 @@ def open_pair(
     files = find_pair(asked, _OnDisk())
     if named[1] and files.draft is None:
         raise UserError(files.notes[0], "name another draft model, or none")
-    return Runtime.open(as_asked(files, asked))
+    on_processor = all(device.kind == "cpu" for device in devices())
+    return Runtime.open(as_asked(files, asked, on_processor=on_processor))
 
 
 def ask(

@@ -627,6 +627,23 @@ def check_model_file(path: Path, *, head: bool = False) -> Header:
     return read_model(path)
 
 
+def check_adapter_file(path: Path, architecture: str) -> Header:
+    """Read the header of a LoRA adapter for models of an architecture; raises `ModelFileError` for others."""
+    header = read_header(path)
+    check_file(header)
+    if header.text("general.type") != "adapter" or header.text("adapter.type") not in ("", "lora"):
+        raise ModelFileError(f"{path} is not a LoRA adapter", "convert one with convert_lora_to_gguf.py")
+    if "adapter.alora.invocation_tokens" in header.counts:
+        raise ModelFileError(f"{path} is an activated LoRA, which is not offered", "use a plain adapter")
+    if header.architecture != architecture:
+        raise ModelFileError(
+            f"{path} is an adapter for {header.architecture or 'an unnamed architecture'}, "
+            f"but the model is {architecture}",
+            "use an adapter made for this model",
+        )
+    return header
+
+
 def _check_kind(header: Header) -> None:
     path = header.path
     architecture = header.architecture

@@ -1,7 +1,7 @@
 """Runs llama-server's own tests against `localspec serve`, and prints what passed, failed and is not claimed.
 
     python tests/llama_server_tests.py FOLDER [--model FILE] [--model-draft FILE] [--embeddings FILE]
-                                              [--rerank FILE]
+                                              [--rerank FILE] [--lora FILE]
 
 FOLDER is `tools/server/tests` of llama.cpp, b11312. Their tests start a program with llama-server's flags:
 this file, which starts `localspec serve` instead. It ends with NOT_CLAIMED for a flag that LocalSpec does not
@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -41,6 +41,8 @@ _OWN_MODEL = "LOCALSPEC_TESTS_MODEL"
 _OWN_DRAFT = "LOCALSPEC_TESTS_DRAFT"
 _OWN_EMBEDDINGS = "LOCALSPEC_TESTS_EMBEDDINGS"
 _OWN_RERANKER = "LOCALSPEC_TESTS_RERANK"
+_OWN_LORA = "LOCALSPEC_TESTS_LORA"
+_THEIR_LORA = "moe_shakespeare15M.gguf"
 _WAITS = "LLAMA_SERVER_DEBUG_FAKE_TIMING"  # two seconds before a model is opened, and before it answers
 _WAIT_S = 2
 _COMMIT = 40 * "0"
@@ -50,24 +52,33 @@ _ON_THE_HUB = {
     "ggml-org/test-model-stories260K-infill": "stories260K-infill-f32.gguf",
 }
 _OTHER_JOBS = {
-    "test_lora.py": "LoRA adapters",
     "test_vision_api.py": "images",
-    "test_proxy.py": "a proxy for the page",
-    "test_mcp_servers.py": "MCP servers",
-    "test_tools_builtin.py": "tools of the server",
-    "test_slot_save.py": "saving slots by hand",
     "test_compat_gcp.py": "Vertex AI",
 }
 _OTHERWISE = {
+    "test_mcp_proxy": "a proxy for the page",
+    "test_mcp_proxy_custom_port": "a proxy for the page",
+    "test_mcp_proxy_no_content": "a proxy for the page",
+    "test_tools_builtin_file_glob_search_rejects_invalid_type": "it is refused in other words",
     "test_metrics_disabled": "/metrics is always there",
     "test_server_slots": "/slots is always there",
     "test_router_remote_preset": "presets of the Hub",
     "test_router_download_model": "downloads by clients",
     "test_router_delete_model": "deletions by clients",
     "test_rerank_usage": "the tokens of a model of the Hub",
+    "test_slot_restore_legacy_token_list": "files in llama.cpp's own format",
+    "test_slot_save_restore_with_image": "images",
+    "test_slot_save_restore_with_two_images": "images",
+    "test_slot_save_restore_with_image_across_restart": "images",
+    "test_slot_save_restore_image_payload_larger_than_context": "images",
+    "test_slot_restore_media_file_without_mmproj": "images",
+    "test_cors_options[web.mydomain.fr-Access-Control-Allow-Headers-*]": "headers are named",
+    "test_local_media_file": "images",
+    "test_access_static_assets_without_api_key": "the page is one file",
     "test_server_models": "the models for clients are profiles",
     "test_server_model_aliases_and_tags": "the models for clients are profiles",
 }
+_ELSEWHERE = ("test_tools_builtin_runtime_header", "test_tools_builtin_docker_runtime")
 _ALIKE = {
     "--port": "--port",
     "--host": "--host",
@@ -84,6 +95,9 @@ _ALIKE = {
     "--n-predict": "-n",
     "--cache-ram": "-cram",
     "--api-key": "--api-key",
+    "--slot-save-path": "--slot-save-path",
+    "--lora": "--lora",
+    "--lora-scaled": "--lora-scaled",
     "--chat-template-file": "--chat-template-file",
     "--spec-draft-n-max": "--draft-length",
     "--spec-type": "--spec-type",
@@ -93,12 +107,23 @@ _ALIKE = {
     "--models-dir": "--models-dir",
     "--models-max": "--models-max",
     "--models-preset": "--models-preset",
+    "--cors-origins": "--cors-origins",
+    "--cors-methods": "--cors-methods",
+    "--cors-headers": "--cors-headers",
 }
+_THEIR_PAGES = [
+    "--cors-methods",
+    "GET, POST, DELETE, OPTIONS",
+    "--cors-credentials",
+]  # unless they say otherwise
+
 _WITHOUT_VALUE = {
     "--swa-full": "--swa-full",
     "--verbose": "-v",
+    "--no-ui": "--no-ui",
     "--no-models-autoload": "--no-models-autoload",
 }
+_ALL_TOOLS = "all,edit_file,write_file,run_command"  # here those that change something have to be named
 _ENCODERS = {
     "--embedding": ("--embeddings", _OWN_EMBEDDINGS),
     "--reranking": ("--rerank", _OWN_RERANKER),
@@ -112,8 +137,26 @@ _ALWAYS_SO = (
     "--jinja",
     "--no-jinja",
     "--no-slots",
+    "--no-mmproj",
+    "--backend_sampling",
 )
 _NO_MATTER = ("--alias", "--spec-draft-n-min")  # with their value
+
+
+def written(servers: str) -> str:
+    """Write MCP servers into a file, and return its path."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as file:
+        file.write(servers)
+    return file.name
+
+
+_OTHER_VALUES: Mapping[str, Callable[[str], list[str]]] = {
+    "--reasoning": lambda value: ["--reasoning-budget", "0"] if value == "off" else [],
+    "--sleep-idle-seconds": lambda seconds: ["--idle", f"{seconds}s"],
+    "--tools": lambda names: ["--tools", names.replace("all", _ALL_TOOLS)],
+    "--mcp-servers-config": lambda path: ["--mcp-config", path],
+    "--mcp-servers-json": lambda servers: ["--mcp-config", written(servers)],
+}
 
 
 def flags_for(given: Sequence[str]) -> list[str] | None:
@@ -139,15 +182,14 @@ def flags_for(given: Sequence[str]) -> list[str] | None:
             flags += known
     if context:
         flags += ["-c", str(context // slots)]  # llama-server divides it among its slots
+    flags += _for_pages(given)
     return [*flags, "--models"] if is_router(flags) else flags
 
 
 def _with_value(flag: str, value: str) -> list[str] | None:
     """Return the flags of `localspec serve` for one with a value; None if it is not offered."""
-    if flag == "--reasoning":
-        return ["--reasoning-budget", "0"] if value == "off" else []
-    if flag == "--sleep-idle-seconds":
-        return ["--idle", f"{value}s"]
+    if flag in _OTHER_VALUES:
+        return _OTHER_VALUES[flag](value)
     if flag == "--pooling" and value != "none":
         return []  # it is the model's own
     if flag not in _ALIKE or (flag == "--host" and "," in value):
@@ -158,6 +200,13 @@ def _with_value(flag: str, value: str) -> list[str] | None:
 def is_router(flags: Sequence[str]) -> bool:
     """Return whether flags name no model, so that requests do."""
     return not {"-m", "-hf"} & {*flags}
+
+
+def _for_pages(given: Sequence[str]) -> list[str]:
+    """Return the flags for what llama-server lets pages do by default."""
+    named = "--cors-origins" in given
+    origins = [] if named else ["--cors-origins", "localhost" if "--tools" in given else "*"]
+    return [*origins, *_THEIR_PAGES]
 
 
 def with_model(flags: Sequence[str], model: str) -> list[str]:
@@ -185,6 +234,8 @@ def launch(given: Sequence[str]) -> NoReturn:
     program = ["-P", "-m", "localspec"]
     if "--models" in flags and _WAITS in os.environ:
         program = [__file__, "--waiting"]
+    if "--tools" in flags:
+        os.chdir("/")  # the workspace: theirs have none
     os.execv(sys.executable, [sys.executable, *program, "serve", *flags])
 
 
@@ -231,18 +282,21 @@ def pytest_load_initial_conftests() -> None:
 
     Path(utils.TMP_DIR).mkdir(exist_ok=True)  # of files that tests write
     utils.ServerPreset.load_all = staticmethod(lambda: None)
-    utils.download_file = _own_draft
+    utils.download_file = _own_file
 
 
-def _own_draft(*_url: str) -> str:
-    """Return the draft model in place of a download."""
-    return os.environ.get(_OWN_DRAFT) or pytest.skip("not claimed: a model of the Hub")
+def _own_file(url: str, *_path: str) -> str:
+    """Return the draft model, or the LoRA adapter, in place of a download."""
+    name = _OWN_LORA if url.endswith(_THEIR_LORA) else _OWN_DRAFT
+    return os.environ.get(name) or pytest.skip("not claimed: a model of the Hub")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out the tests of what LocalSpec is not for, or does otherwise on purpose."""
     for item in items:
-        if job := _OTHER_JOBS.get(item.path.name) or _OTHERWISE.get(item.name.partition("[")[0]):
+        names = (item.name, getattr(item, "originalname", item.name))
+        otherwise = next((_OTHERWISE[name] for name in names if name in _OTHERWISE), "")
+        if job := _OTHER_JOBS.get(item.path.name) or otherwise:
             item.add_marker(pytest.mark.skip(reason=f"not claimed: {job}"))
 
 
@@ -296,6 +350,7 @@ def main() -> int:
     parser.add_argument("--model-draft", type=Path, help="GGUF file in place of the Hub's draft models")
     parser.add_argument("--embeddings", type=Path, help="GGUF file of an embedding model")
     parser.add_argument("--rerank", type=Path, help="GGUF file of a model for reranking")
+    parser.add_argument("--lora", type=Path, help="GGUF file in place of the Hub's LoRA adapter")
     parser.add_argument("--reasons", action="store_true", help="say why tests failed or are not claimed")
     parser.add_argument("--only", default="", help="run only tests whose name matches, as in pytest -k")
     args = parser.parse_args()
@@ -309,6 +364,7 @@ def main() -> int:
         environment["LLAMA_CACHE"] = str(Path(folder, "hub"))
         given = {_OWN_MODEL: args.model, _OWN_DRAFT: args.model_draft, _OWN_EMBEDDINGS: args.embeddings}
         given[_OWN_RERANKER] = args.rerank
+        given[_OWN_LORA] = args.lora
         environment |= {name: str(file.resolve()) for name, file in given.items() if file is not None}
         command = [sys.executable, "-m", "pytest", "-q", "-p", Path(__file__).stem, f"--junitxml={report}"]
         command += ["-p", "no:cacheprovider", "--timeout=120", "--tb=line", "-m", "not slow"]

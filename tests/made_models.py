@@ -436,3 +436,23 @@ def rms(rows: Floats) -> Floats:
 def ridge(x: Floats, y: Floats) -> Floats:
     """Return the matrix that makes y of x with least error, and without large numbers."""
     return np.asarray(np.linalg.solve(x.T @ x + np.eye(x.shape[1]), x.T @ y).T, np.float64)
+
+
+def adapter(path: Path, target: Path, *, seed: int = 0, rank: int = 4, architecture: str = "") -> Path:
+    """Write a LoRA adapter for a model: random, and strong enough to change its answers."""
+    reader = gguf.GGUFReader(target)
+    kind = architecture or str(reader.fields["general.architecture"].contents())
+    writer = gguf.GGUFWriter(path, kind)
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", float(rank))
+    random = np.random.default_rng(seed)
+    for tensor in reader.tensors:
+        if tensor.name.endswith(("attn_q.weight", "attn_v.weight", "ffn_down.weight")):
+            inputs, outputs = (int(size) for size in tensor.shape)
+            down = random.normal(0, 1 / np.sqrt(inputs), (rank, inputs))
+            up = random.normal(0, 0.5, (outputs, rank))
+            writer.add_tensor(f"{tensor.name}.lora_a", down.astype(np.float32))
+            writer.add_tensor(f"{tensor.name}.lora_b", up.astype(np.float32))
+    finish(writer)
+    return path

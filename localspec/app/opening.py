@@ -136,8 +136,8 @@ def template_report_of(model: Path) -> TemplateReport | None:
     return None
 
 
-def computes_on_cpu(via: ValuesOf) -> bool:
-    """Return whether this build of llama.cpp has no other device than the CPU."""
+def computes_on_cpu(via: ValuesOf | None) -> bool:
+    """Return whether this build of llama.cpp has no other device than the CPU; `via` as in `placed`."""
     from localspec.hardware.devices import look
 
     return all(device.kind == "cpu" for device in look(via=via).found.devices)
@@ -160,7 +160,7 @@ def placed(
     from localspec.hardware.placement.plan import plan_pair  # 0.1 s
 
     if not request.plans:
-        return as_asked(files, request)
+        return as_asked(files, request, on_processor=computes_on_cpu(via))
     plan = plan_pair(files, request, machine or known_machine(may_measure=False, via=via), via)
     report_plan(plan, report, explain=explain)
     return plan

@@ -8,16 +8,14 @@ from pathlib import Path
 
 from localspec.chat.tool_use.consent import Verdict
 from localspec.chat.tool_use.kit import ToolKit
-from localspec.errors import UserError
 from localspec.storage.config import Config
 from localspec.storage.profiles import ToolGroup
 from localspec.tools.choices import choose, chosen
 from localspec.tools.mcp.entries import ServerEntry, mcp_file, read_servers
-from localspec.tools.mcp.names import server_names
 from localspec.tools.mcp.toolbox import McpTools
 from localspec.tools.own import OwnTools
 from localspec.tools.results import for_model
-from localspec.tools.rules import ConsentRules, Subject, choice, consent, subject_of
+from localspec.tools.rules import ConsentRules, choice, consent, subject_of
 from localspec.tools.tool import Arguments, Tool, Toolbox
 from localspec.tools.workspace import Workspace
 
@@ -41,10 +39,10 @@ def tool_kit(config: Config, folder: Path, *, yes: Sequence[str] = ()) -> ToolKi
     }
     servers = {
         f"mcp:{name}" if name in own else name: McpTools({name: entry}, workspace.root)
-        for name, entry in _entries().items()
+        for name, entry in servers_in(mcp_file()).items()
     }
     boxes: dict[str, Toolbox] = {**own, **servers}
-    words: dict[str, str] = dict(WORDS.items()) | _words(servers)
+    words: dict[str, str] = dict(WORDS.items()) | words_of(servers)
     allowed = (*config.tools_allowed, *yes)
     return ToolKit(
         boxes,
@@ -52,52 +50,24 @@ def tool_kit(config: Config, folder: Path, *, yes: Sequence[str] = ()) -> ToolKi
         partial(_judged, workspace, allowed, config.tools_denied),
         partial(choose, workspace.root),
         for_model,
-        partial(_close, servers),
+        partial(close_all, servers),
         servers={name: server for box in servers.values() for name, server in box.servers.items()},
         waiting=lambda: [name for name, box in servers.items() if not box.is_running],
     )
 
 
-def clients_kit(config: Config, folder: Path, named: Sequence[str]) -> ToolKit:
-    """Return the MCP servers that clients may use: each named, or only `SERVER.TOOL`, where * is any text.
-
-    No user can be asked then, so a tool runs if it is named, or a rule of config.toml allows it; a rule that
-    denies goes before. What was chosen in chats is for their user alone. Starts no server. Raises `UserError`
-    for a name that is not in mcp.json, and for a mistake in that.
-    """
-    entries = _entries()
-    rules = list[str]()
-    wanted = dict[str, ServerEntry]()
-    for name in named:
-        server = next((each for each in entries if name == each or name.startswith(f"{each}.")), None)
-        if server is None:
-            known = ", ".join(entries) or "none"
-            raise UserError(f"mcp.json has no server `{name}` that is switched on", f"it has: {known}")
-        tool = name.removeprefix(server).removeprefix(".") or "*"
-        rules.append(f"{server_names((server,))[server]}.{tool}")
-        wanted[server] = entries[server]
-    servers = {name: McpTools({name: entry}, folder) for name, entry in wanted.items()}
-    given = ConsentRules((*config.tools_allowed, *rules), config.tools_denied)
-
-    def judge(tool: Tool, _arguments: Arguments) -> Verdict:
-        found = consent(tool, Subject(), given)
-        if found.answer == "allow":
-            return Verdict("allowed", f"the rule {found.rule} allows it")
-        why = f"the rule {found.rule} does not allow it" if found.rule else "no rule allows it"
-        return Verdict("refused", why)
-
-    return ToolKit(servers, _words(servers), judge, lambda _rule: None, for_model, partial(_close, servers))
+def servers_in(file: Path) -> dict[str, ServerEntry]:
+    """Return the servers of a file that are switched on; raises UserError with the line at fault."""
+    return {name: entry for name, entry in read_servers(file).items() if not entry.disabled}
 
 
-def _entries() -> dict[str, ServerEntry]:
-    return {name: entry for name, entry in read_servers(mcp_file()).items() if not entry.disabled}
-
-
-def _words(servers: Iterable[str]) -> dict[str, str]:
+def words_of(servers: Iterable[str]) -> dict[str, str]:
+    """Return a line for each server about its tools."""
     return {name: f"the MCP server {name}" for name in servers}
 
 
-def _close(servers: Mapping[str, McpTools]) -> None:
+def close_all(servers: Mapping[str, McpTools]) -> None:
+    """End servers with all that they started."""
     for server in servers.values():
         server.close()
 

@@ -277,7 +277,8 @@ def target_flags(options: ModelOptions) -> list[Flag]:
         ("--chat-template-file", expanded(options.chat_template).absolute() if options.chat_template else ""),
     )
     windows = [("--swa-full", "")] if options.swa_full else []
-    return [*((flag, str(value)) for flag, value in found if value), *windows]
+    adapters = [("--lora-scaled", f"{adapter.path}:{adapter.scale:g}") for adapter in options.adapters]
+    return [*((flag, str(value)) for flag, value in found if value), *windows, *adapters]
 
 
 def draft_flags(target: ModelOptions, draft: ModelOptions, threads: int) -> list[Flag]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from time import monotonic
 
 from localspec.chat.tool_use.consent import ConsentDesk
-from localspec.errors import Cancelled, LocalSpecError
+from localspec.errors import Cancelled, EngineDied, LocalSpecError
 from localspec.inference.interface import (
     OneAnswer,
     OpenModels,
@@ -30,6 +30,16 @@ class AnswerTurns:
         self.waiting: list[AnswerTurn] = []  # in the order in which they began to wait
         self.running: list[AnswerTurn] = []  # the first to come first
         self.seats = 1  # of the models
+        self._death: tuple[OpenModels, EngineDied] | None = None  # the latest
+
+    def note_death(self, models: OpenModels, death: EngineDied) -> None:
+        """Note why models have ended, for the answers that wait for them."""
+        self._death = (models, death)
+
+    def require_alive(self, models: OpenModels | None) -> None:
+        """Raise the `EngineDied` of models that have ended while an answer waited: closed, they tell less."""
+        if self._death is not None and self._death[0] is models:
+            raise type(self._death[1])(*self._death[1].args)
 
     def is_next(self, answer: AnswerTurn) -> bool:
         """Return whether a waiting answer may begin its turn."""
@@ -69,7 +79,10 @@ class AnswerTurn(Share):
 
     @contextmanager
     def taken(self, models: OpenModels) -> Iterator[None]:
-        """Wait for the first turn; from then on the block has the models. Raises `Cancelled`."""
+        """Wait for the first turn; from then on the block has the models.
+
+        Raises `Cancelled`, or the `EngineDied` of models that have ended meanwhile.
+        """
         if isinstance(models, ServesSeveral):
             self._models = models.for_one_answer()
             yield
@@ -83,6 +96,9 @@ class AnswerTurn(Share):
             raise Cancelled("stopped")
         try:
             yield
+        except EngineDied as death:
+            turns.note_death(models, death)
+            raise
         finally:
             with turns.changed:
                 turns.end(self)
@@ -190,6 +206,7 @@ class AnswerTurn(Share):
             turns.waiting.remove(self)
             turns.changed.notify_all()  # another one may begin beside it, or instead
             if not self._is_cancelled:
+                turns.require_alive(self._models)
                 turns.begin(self)
             return not self._is_cancelled
 

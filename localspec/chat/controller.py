@@ -15,7 +15,7 @@ from localspec.chat.answers import Answers, ChatView
 from localspec.chat.messages import AnswerRecord, Attachment, DeletedMessages, StoredMessage
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.plain_rates import own_rate
-from localspec.chat.prompting import ContextBudget, check_alone, context_budget, never_fits
+from localspec.chat.prompting import ContextBudget, check_alone, context_budget, is_short, never_fits
 from localspec.chat.running_answer import RunningAnswer
 from localspec.chat.session import AnswerVariant, ChatSession, Job
 from localspec.chat.tool_use.consent import Decision
@@ -25,7 +25,7 @@ from localspec.storage.kept_caches import chat_name, forget_named
 from localspec.types.models import PlainRate
 from localspec.types.request import Mode
 
-CHECK_S = 2.0  # for the length of a question: the models may work for another chat and not respond
+CHECK_S = 2.0  # for the length of a long question: the models may not respond
 PUT_OFF = 4  # messages by which a chat grows until a summary is proposed again
 
 
@@ -94,10 +94,7 @@ class ChatController:
         asked_s = None if self.loader.ready is None else monotonic()
         async with self._asking:
             text, files = await read()
-            with suppress(TimeoutError):  # the answer will tell the same
-                await asyncio.wait_for(
-                    asyncio.to_thread(self._check_fits, self.answers.as_it_is(meant), text, files), CHECK_S
-                )
+            await self._check_fits(self.answers.as_it_is(meant), text, files)
             async with self.answers.changing:
                 chat = self.answers.as_it_is(meant)
                 if not chat.path:
@@ -108,11 +105,14 @@ class ChatController:
                     await view.show_question(question)
                 self.answers.launch(chat, partial(self.session.answer, chat=chat, asked_s=asked_s))
 
-    def _check_fits(self, chat: OpenChat, text: str, files: Sequence[Attachment]) -> None:
+    async def _check_fits(self, chat: OpenChat, text: str, files: Sequence[Attachment]) -> None:
         """Raise `ContextFullError` for a question that is too long for the whole context."""
-        if (models := self.loader.ready) is not None:
-            with suppress(EngineError):  # the answer will report it
-                check_alone(chat.system, text, files, models.target, models.count_tokens)
+        models = self.loader.ready
+        if models is None or is_short(chat.system, text, files, models.target):
+            return
+        check = asyncio.to_thread(check_alone, chat.system, text, files, models.target, models.count_tokens)
+        with suppress(TimeoutError, EngineError):  # the answer will tell the same
+            await asyncio.wait_for(check, CHECK_S)
 
     def decide(self, call_id: str, decision: Decision) -> None:
         """Allow or refuse the call that waits in the open chat; raises `UserError` if it does not."""
@@ -347,13 +347,15 @@ class ChatController:
     async def switch_chat(self, open_another: Callable[[], object], at: int | None = None) -> None:
         """Switch to another chat; queued prompts are saved with the unsent text of this one.
 
-        An answer in progress in this one goes on.
+        An answer in progress in this one goes on. Where this chat is opened again, prompts stay queued.
         """
         async with self._changing():
+            left = self.session.chat.info.id
             unsent = self._view.take_unsent()
             await asyncio.to_thread(self.session.store.set_draft, *unsent)
             await asyncio.to_thread(open_another)
-            self.session.queue.clear()
+            if self.session.chat.info.id != left:
+                self.session.queue.clear()
             await self.show_opened(at)
 
     async def show_opened(self, at: int | None = None) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import combinations
 
 from localspec.chat.markdown import fenced
 from localspec.chat.messages import AnswerRecord, Attachment, StoredMessage
 from localspec.chat.thinking import thinking_of, without_thinking
 from localspec.errors import ContextFullError
 from localspec.types.models import ModelInfo
-from localspec.types.request import Grammar, Message
+from localspec.types.request import Message
 
 Count = Callable[[Sequence[Message]], int]
 """Counts the tokens of a conversation, as `OpenModels.count_tokens` does."""
@@ -22,23 +20,7 @@ COMFORTABLE = 0.6  # share of the context to fill at most after making room
 _FOR_AN_ANSWER = 1024  # tokens, in a context that is to be opened larger
 _BYTES_PER_TOKEN = 4  # of English text, roughly
 _TOKENS_PER_TURN = 4  # what chat templates put around a turn, roughly
-TITLE = (
-    Message("user", "Name the topic of this conversation in three to five words."),
-    Message("assistant", '"'),  # the beginning of the title, which the model continues
-)
 SUMMARY_ASKED = "Summarise our conversation so far."
-TITLE_TOKENS = 16
-_TITLE_WORDS = 6
-_TITLE_CHARACTERS = 48
-_EMPTY_WORDS = {"the", "and", "for", "with", "this", "that"}
-_LINKING_WORDS = frozenset(
-    """a about an and are as at be but by can could did do does for from had has have how i if in into is it
-    its me my no not of on or our should so that the their they this to was we were what when which who why
-    will with would you your""".split()
-)
-"""With which no title begins or ends."""
-_ASKED_WORDS = 40  # of a question, in which a title is looked for
-_CLAUSES = re.compile(r"[.,;:!?()\[\]{}\"“”„«»。，、？！\n]+(?:\s|$)|\n|[\"“”„«»()\[\]{}<>`*#。，、？！]")
 _answer_alone = lru_cache(maxsize=4096)(without_thinking)  # of long chats, again with every question
 
 
@@ -217,11 +199,27 @@ def check_alone(
     system: str, text: str, attachments: Sequence[Attachment], target: ModelInfo, count: Count
 ) -> int:
     """Return the tokens of a question alone; raises `ContextFullError` if it can never fit."""
-    turns = (Message("system", system), Message("user", question_of(text, attachments)))
-    tokens = count(turns if system else turns[1:])
+    tokens = count(question_alone(system, text, attachments))
     if tokens >= target.context:
         raise never_fits(tokens, target)
     return tokens
+
+
+def is_short(system: str, text: str, attachments: Sequence[Attachment], target: ModelInfo) -> bool:
+    """Return whether a question fits whatever its tokens are: no tokenizer makes more of them than bytes.
+
+    Half of the context is left for what the template adds.
+    """
+    size = sum(len(turn.content.encode()) for turn in question_alone(system, text, attachments))
+    return size < target.context // 2
+
+
+def question_alone(
+    system: str, text: str = "", attachments: Sequence[Attachment] = ()
+) -> tuple[Message, ...]:
+    """Return the prompt of a question in a chat that has nothing else."""
+    question = Message("user", question_of(text, attachments))
+    return (Message("system", system), question) if system else (question,)
 
 
 def never_fits(tokens: int, target: ModelInfo) -> ContextFullError:
@@ -284,36 +282,3 @@ def exchanges(path: Sequence[StoredMessage], count: Count) -> tuple[Exchange, ..
 def tokens_of(messages: Sequence[Message], count: Count) -> int:
     """Return the tokens of messages, without what the template adds once."""
     return count((*messages, *messages)) - count(messages) if messages else 0
-
-
-def title_in(text: str, conversation: str) -> str:
-    """Return the title that a model wrote, nothing where it looks wrong: too long, or of something else."""
-    title = without_thinking(text).strip(" \t\n*#_`.,:;'“”")
-    words = title.casefold().split()
-    about = conversation.casefold()
-    telling = [word for word in re.findall(r"\w{3,}", title.casefold()) if word not in _EMPTY_WORDS]
-    fits = 2 * sum(word[:4] in about for word in telling) >= len(telling) > 0
-    is_finished = not text.endswith((" ", ",", ";", ":", "-"))
-    return title if fits and is_finished and len({*words}) == len(words) <= _TITLE_WORDS else ""
-
-
-def titles_from(question: str) -> tuple[str, ...]:
-    """Return the pieces of a question that could be its title, each a few words that follow each other."""
-    found: list[str] = []
-    left = _ASKED_WORDS
-    for clause in _CLAUSES.split(question):
-        words = clause.split()[:left]
-        left -= len(words)
-        for start, end in combinations(range(len(words) + 1), 2):
-            piece = words[start:end]
-            ends = {piece[0].casefold(), piece[-1].casefold()}
-            title = " ".join(piece)
-            if len(piece) <= _TITLE_WORDS and not ends & _LINKING_WORDS and len(title) <= _TITLE_CHARACTERS:
-                found.append(title[0].upper() + title[1:])
-    several = [title for title in found if " " in title]
-    return tuple(dict.fromkeys(several or found))
-
-
-def title_grammar(titles: Sequence[str]) -> Grammar:
-    """Return the grammar of one of some titles with the quotation mark behind it."""
-    return Grammar("regex", f'({"|".join(map(re.escape, titles))})"')

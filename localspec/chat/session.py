@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import asdict, dataclass, replace
@@ -25,18 +25,15 @@ from localspec.chat.compaction import Compaction, compaction, write_summary
 from localspec.chat.messages import ChatSettings, SearchHit
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.prompting import (
-    TITLE,
-    TITLE_TOKENS,
     WARN_ABOVE,
     after_answer,
+    question_alone,
     summary_turns,
-    title_grammar,
-    title_in,
-    titles_from,
     tokens_of,
 )
 from localspec.chat.resources import Resources, resources_named_in
 from localspec.chat.shared_session import SharedSession
+from localspec.chat.titling import write_title
 from localspec.chat.tool_use.answer_tools import AnswerTools
 from localspec.chat.tool_use.kit import ToolKit
 from localspec.chat.tool_use.offer import ToolOffer, offer_of
@@ -44,7 +41,6 @@ from localspec.errors import Cancelled, LocalSpecError, StoreError, UserError
 from localspec.inference.interface import OpenModels, ShowsPrompts
 from localspec.storage.kept_caches import chat_name
 from localspec.storage.profiles import DEFAULT_PROFILE, Profile
-from localspec.types.events import Finished, TextDelta
 from localspec.types.models import PlainRate
 from localspec.types.request import (
     NO_LIMIT,
@@ -277,7 +273,7 @@ class ChatSession:
                     yield unfinished
                     continue
                 yield event
-                if isinstance(event, AnswerSaved):
+                if isinstance(event, AnswerSaved) and event.message.state != "failed":
                     yield from self._after(models, chat, event, turn, variant, options.request)
             if unfinished is None or tools is None or turn is None:
                 return
@@ -386,7 +382,7 @@ class ChatSession:
         for_what = (models, functions, chat.system)
         if self._weighed is None or self._weighed[0] != for_what:
             request = self._asked_in(chat).answer_under(self._followed_in(chat))
-            request = replace(request, prompt=_question_alone(chat.system))
+            request = replace(request, prompt=question_alone(chat.system))
             texts = (models.render(replace(request, tools=each)) for each in (functions, ()))
             tokens = [len(models.tokenize(text)) for text in texts]
             self._weighed = (for_what, max(0, tokens[0] - tokens[1]))
@@ -526,24 +522,14 @@ class ChatSession:
         return None if rate is None else chat.set_plain(saved.message.id, PlainRate(at, rate))
 
     def _title(self, generate: Generate, chat: OpenChat, request: Request) -> Iterator[Titling]:
-        """Ask the models for a title after the first answer, which is still in the KV cache."""
+        """Name a chat after its first answer, unless the user has named it."""
         from localspec.chat.store import title_of
 
         info = self.store.chat(chat.info.id)
         path = chat.path
         if [each.role for each in path].count("user") != 1 or info.title != title_of(path[0]):
             return
-        prompt = (*chat.prompt(), *TITLE)
-        plain = replace(request, prompt=prompt, settings=EngineSettings(mode="off"), steps_down=False, seed=0)
-        plain = replace(plain, sampling=Sampling(temperature=0.0), max_tokens=TITLE_TOKENS, stop=('"', "\n"))
-        written = yield from _written_title(generate, plain)
-        title = (
-            title_in(written.text, " ".join(message.content for message in path)) if written.is_whole else ""
-        )
-        titles = titles_from(path[0].content)
-        if not title and titles and not written.is_cancelled:  # small models choose better than they write
-            written = yield from _written_title(generate, replace(plain, grammar=title_grammar(titles)))
-            title = written.text if written.is_whole and written.text in titles else ""
+        title = yield from write_title(generate, chat.prompt(), [each.content for each in path], request)
         if title and self.store.chat(info.id).title == info.title:  # not renamed meanwhile
             self.store.rename(info.id, title)
             chat.reload()
@@ -563,30 +549,3 @@ class ChatSession:
     def _usual_system(self, profile: str) -> str:
         asked = self.shared.request.system
         return self.shared.profile_of(profile).system_prompt if asked is None else asked
-
-
-def _question_alone(system: str) -> tuple[Message, ...]:
-    question = Message("user", "")
-    return (Message("system", system), question) if system else (question,)
-
-
-@dataclass(frozen=True, slots=True)
-class _WrittenTitle:
-    """The title that models wrote; whole if they ended it themselves."""
-
-    text: str
-    is_whole: bool
-    is_cancelled: bool
-
-
-def _written_title(generate: Generate, request: Request) -> Generator[Titling, None, _WrittenTitle]:
-    """Have a title written, and return it."""
-    text = ""
-    reason = ""
-    for event in generate(request):
-        if isinstance(event, TextDelta):
-            text += event.text
-        if isinstance(event, Finished):
-            reason = event.reason
-        yield Titling()
-    return _WrittenTitle(text, reason == "stop", reason in {"", "cancelled"})

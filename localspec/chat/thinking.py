@@ -55,29 +55,37 @@ def _any_of(texts: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, texts)))
 
 
+def _beginnings_of(tag: str) -> str:
+    """Return an expression for all beginnings of a tag, from none of it to all of it."""
+    expression = ""
+    for character in reversed(tag):
+        expression = f"(?:{re.escape(character)}{expression})?"
+    return expression
+
+
 HARMONY = MessageFormat(
-    HARMONY_MARKS,
-    "<|message|>",
-    re.compile(r"<\|channel\|>"),
-    re.compile(r"(?:<(?:\|(?:c(?:h(?:a(?:n(?:n(?:e(?:l\|?)?)?)?)?)?)?)?)?)?\Z"),
-    re.compile(r"\A(?!.*to=functions\.).*analysis", re.DOTALL),
+    marks=HARMONY_MARKS,
+    end="<|message|>",
+    beginning=re.compile(r"<\|channel\|>"),
+    begun=re.compile(rf"{_beginnings_of('<|channel|')}\Z"),
+    thinking=re.compile(r"\A(?!.*to=functions\.).*analysis", re.DOTALL),
 )
 """OpenAI's, of gpt-oss."""
 ADDRESSED = MessageFormat(
-    ("<|start|>", "<|message|>", "<|eom|>", "<|eot|>"),
-    "<|message|>",
-    re.compile(r"to=[\w.:-]+<\|message\|>"),
-    re.compile(r"(?:to?|to=[\w.:-]{0,100}(?:<[|mesag]{0,9})?)?\Z"),
-    re.compile(r"\bto=self\b"),
+    marks=("<|start|>", "<|message|>", "<|eom|>", "<|eot|>"),
+    end="<|message|>",
+    beginning=re.compile(r"to=[\w.:-]+<\|message\|>"),
+    begun=re.compile(r"(?:to?|to=[\w.:-]{0,100}(?:<[|mesag]{0,9})?)?\Z"),
+    thinking=re.compile(r"\bto=self\b"),
 )
 """Muse Glimmer's, whose headers name who is spoken to."""
 SECTIONS = MessageFormat(
-    ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"),
-    "<|sep|>",
-    re.compile(r"<\|open\|>(?:think|response)<\|sep\|>"),
-    re.compile(r"(?:<(?:\|(?:o(?:p(?:e(?:n\|?)?)?)?)?)?|<\|open\|>\w{0,8}(?:<[|sep]{0,5})?)?\Z"),
-    re.compile(r"<\|open\|>think<\|sep\|>\Z"),
-    re.compile(r"<\|open\|>tools<\|sep\|>\Z"),
+    marks=("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"),
+    end="<|sep|>",
+    beginning=re.compile(r"<\|open\|>(?:think|response)<\|sep\|>"),
+    begun=re.compile(rf"(?:{_beginnings_of('<|open|')}|<\|open\|>\w{{0,8}}(?:<[|sep]{{0,5}})?)\Z"),
+    thinking=re.compile(r"<\|open\|>think<\|sep\|>\Z"),
+    calls=re.compile(r"<\|open\|>tools<\|sep\|>\Z"),
 )
 """Kimi K3's: thinking, response and calls."""
 _FORMATS = (HARMONY, ADDRESSED, SECTIONS)

@@ -8,7 +8,7 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext, suppress
 from ipaddress import ip_address
 from pathlib import Path
@@ -30,12 +30,11 @@ from localspec.cli.shared.arguments import (
     add_verbose_flag,
     file_size,
     length_of_time,
-    pair_request,
     set_up_logging,
     verb_parser,
     whole,
 )
-from localspec.cli.shared.catalogue import FirstPair, ServedCatalogue, parallel_of
+from localspec.cli.shared.catalogue import FirstPair, ServedCatalogue, parallel_of, served_request
 from localspec.cli.shared.console import SUCCESS, exit_on_signals, say
 from localspec.errors import LocalSpecError, UserError
 from localspec.inference.interface import SharedModels
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from localspec.app.offered import EncoderKind
     from localspec.chat.tool_use.kit import ToolKit
     from localspec.models.pair_request import PairRequest
+    from localspec.server.application import AccessPolicy
     from localspec.server.offers import PairSettings
     from localspec.server.served import RouterSettings, ServedModel, ServedModels
     from localspec.server.service import ChatService, ServerSettings
@@ -73,10 +73,7 @@ def parser() -> Parser:
     add("--port", type=whole(0, 65535), default=SERVER_PORT, metavar="N", help=about)
     about = f"API key that clients must send; prefer {KEY_VARIABLE}, which other users cannot see"
     add("--api-key", metavar="KEY", default=os.environ.get(KEY_VARIABLE), help=about)
-    about = "web origin that may send requests: https://example.org, chrome-extension://*; repeatable"
-    add("--allow-origin", action="append", default=[], metavar="ORIGIN", help=about)
-    about = "name of this machine in requests that a proxy passes on; repeatable"
-    add("--allow-host", action="append", default=[], metavar="NAME", help=about)
+    _add_page_flags(add)
     about = "number of answers to write at once, or by turns where the models cannot share passes (4)"
     add("-np", "--parallel", type=whole(1, 64), default=4, metavar="N", help=about)
     about = "off: strictly in the order of arrival; the same as --parallel 1"
@@ -87,18 +84,14 @@ def parser() -> Parser:
     add("--rerank", "--reranking", metavar="FILE", help=about)
     about = "let clients use these MCP servers, or single tools of them: time,git.git_log; they run unasked"
     add("--mcp", metavar="NAMES", help=about)
-    about = "open the models that requests name: those of [pairs] in config.toml, or all on this computer"
-    add("--models", action="store_true", help=about)
-    about = "--models with the GGUF files of this folder instead"
-    add("--models-dir", type=expanded, metavar="FOLDER", help=about)
-    about = "--models with the models of an INI file as well: sections are names, keys are flags"
-    add("--models-preset", metavar="FILE", help=about)
-    about = "--models with at most N of them open (0: as many as fit)"
-    add("--models-max", type=whole(0, 1000), metavar="N", help=about)
-    about = "--no-models-autoload: open a model only when /models/load asks for it, not for any request"
-    add("--models-autoload", action=argparse.BooleanOptionalAction, default=None, help=about)
-    about = "close a model after this time without a request, such as 10m; the next request opens it again"
-    add("--idle", type=length_of_time(1), metavar="TIME", help=about)
+    about = "take MCP servers from this file instead of mcp.json: all of them, unless --mcp names some"
+    add("--mcp-config", type=Path, metavar="FILE", help=about)
+    about = (
+        "let clients use LocalSpec's own tools in this folder, unasked: files, web, time, calculate or "
+        "all, and what writes or runs something by its own name: edit_file, write_file, run_command"
+    )
+    add("--tools", metavar="NAMES", help=about)
+    _add_model_choice_flags(add)
     about = (
         "MiB for the KV caches of other conversations, of each pair (a quarter of free memory, at most 8192)"
     )
@@ -107,6 +100,14 @@ def parser() -> Parser:
         "disk for the same, such as 10G, so that they outlive the server; 0: none (cache_disk in config.toml)"
     )
     add("--cache-disk", type=file_size, metavar="SIZE", help=about)
+    about = "folder for conversations that clients save and restore by POST /slots/N?action=save"
+    add("--slot-save-path", metavar="FOLDER", help=about)
+    add(
+        "--ui",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="show a page at the address itself (yes)",
+    )
     about = (
         "used by --host on the other machine: reads the key from the first line of standard input, and ends "
     )
@@ -119,6 +120,38 @@ def parser() -> Parser:
     return result
 
 
+def _add_page_flags(add: Callable[..., argparse.Action]) -> None:
+    """Add the flags about web pages that may send requests, and names of this machine."""
+    about = "web origin that may send requests: https://example.org, chrome-extension://*; repeatable"
+    add("--allow-origin", action="append", default=[], metavar="ORIGIN", help=about)
+    about = "several such origins, with commas; localhost means all pages of this machine, * any page"
+    add("--cors-origins", type=listed, default=(), metavar="LIST", help=about)
+    about = "methods that such pages may use (all)"
+    add("--cors-methods", type=listed, metavar="LIST", help=about)
+    about = "headers that such pages may send (all)"
+    add("--cors-headers", type=listed, metavar="LIST", help=about)
+    about = "let such pages send requests with credentials (no)"
+    add("--cors-credentials", action=argparse.BooleanOptionalAction, default=False, help=about)
+    about = "name of this machine in requests that a proxy passes on; repeatable"
+    add("--allow-host", action="append", default=[], metavar="NAME", help=about)
+
+
+def _add_model_choice_flags(add: Callable[..., argparse.Action]) -> None:
+    """Add the flags about models that requests name: when they open and close."""
+    about = "open the models that requests name: those of [pairs] in config.toml, or all on this computer"
+    add("--models", action="store_true", help=about)
+    about = "--models with the GGUF files of this folder instead"
+    add("--models-dir", type=expanded, metavar="FOLDER", help=about)
+    about = "--models with the models of an INI file as well: sections are names, keys are flags"
+    add("--models-preset", metavar="FILE", help=about)
+    about = "--models with at most N of them open (0: as many as fit)"
+    add("--models-max", type=whole(0, 1000), metavar="N", help=about)
+    about = "--no-models-autoload: open a model only when /models/load asks for it, not for any request"
+    add("--models-autoload", action=argparse.BooleanOptionalAction, default=None, help=about)
+    about = "close a model after this time without a request, such as 10m; the next request opens it again"
+    add("--idle", type=length_of_time(1), metavar="TIME", help=about)
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     args = parser().parse_args(argv)
@@ -128,10 +161,10 @@ def main(argv: Sequence[str]) -> int:
     usual = args.profile or AUTO
     by_name = _profiles(usual)
     asked = session_request(args)
-    request = pair_request(args)
+    request = served_request(args)
     names_models = _names_models(args)
-    if names_models and not request.plans:
-        raise UserError("--models and --no-fit cannot be combined", "without a plan, nothing knows what fits")
+    if names_models:
+        _check_named_models(request)
     pairs = read_config(config_dir() / "config.toml").pairs if names_models else ()
     first = with_config(request)
     files = None
@@ -144,9 +177,11 @@ def main(argv: Sequence[str]) -> int:
     from localspec.server.served import RouterSettings, ServedModels
     from localspec.server.service import ServerSettings
 
-    doors = running.access(args.host, args.api_key, args.allow_origin, args.allow_host, is_local=is_local)
-    kit = None if args.mcp is None else _kit(args.mcp)
-    server = ServerSettings(usual, asked, say, kit=kit)
+    doors = _doors(args, is_local=is_local)
+    kit = _kit(args)
+    server = ServerSettings(
+        usual, asked, say, kit=kit, slots=_slot_folder(args.slot_save_path), shows_page=args.ui
+    )
     settings = _pair_settings(args, request, server, shares=names_models)
     others = named_offers(encoders, settings, by_name)
     if names_models:
@@ -175,6 +210,16 @@ def main(argv: Sequence[str]) -> int:
         with suppress(KeyboardInterrupt, SystemExit), exit_on_signals():
             running.run(models, doors, listener)
     return SUCCESS
+
+
+def _check_named_models(request: PairRequest) -> None:
+    """Raise UserError for flags that cannot be combined with models that requests name."""
+    if not request.plans:
+        raise UserError("--models and --no-fit cannot be combined", "without a plan, nothing knows what fits")
+    if request.target.adapters:
+        raise UserError(
+            "--models and --lora cannot be combined", "an adapter is for one model: leave one out"
+        )
 
 
 def _names_models(args: argparse.Namespace) -> bool:
@@ -245,6 +290,33 @@ def _on_disk(args: argparse.Namespace) -> int:
     return read_config(config_dir() / "config.toml").cache_disk if asked is None else asked
 
 
+def _doors(args: argparse.Namespace, *, is_local: bool) -> AccessPolicy:
+    """Return the access policy that the flags ask for; raises UserError."""
+    from localspec.server.origins import ANY, CrossOrigin
+    from localspec.server.running import access
+
+    origins = (*args.allow_origin, *args.cors_origins)
+    pages = CrossOrigin(args.cors_methods or (ANY,), args.cors_headers or (ANY,), args.cors_credentials)
+    return access(args.host, args.api_key, origins, args.allow_host, pages, is_local=is_local)
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """Return the parts of a list with commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _slot_folder(named: str | None) -> Path | None:
+    """Return the folder for saved slots; raises UserError if it is none that can be written."""
+    if named is None:
+        return None
+    folder = expanded(named).absolute()
+    if not folder.is_dir():
+        raise UserError(f"--slot-save-path {named} is not a folder", "create it, or name another one")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"--slot-save-path {named} cannot be written", "name another folder")
+    return folder
+
+
 def _begin_tunnel() -> str | None:
     """Read the key that the other machine sends, and end with its input."""
     from localspec.inference.remote import end_with_input
@@ -254,18 +326,34 @@ def _begin_tunnel() -> str | None:
     return key
 
 
-def _kit(named: str) -> ToolKit:
-    """Return the MCP servers that clients may use; raises UserError. None is started yet."""
-    from localspec.app.tools import clients_kit
+def _kit(args: argparse.Namespace) -> ToolKit | None:
+    """Return the tools that clients may use, None if there are none; raises UserError. Starts no server."""
+    servers = _names(args.mcp, "--mcp names no server", "`localspec mcp list` lists them")
+    own = _names(args.tools, "--tools names no tools", "name files, run, web, time, calculate, or all")
+    file: Path | None = args.mcp_config
+    if file is not None and not file.is_file():
+        raise UserError(f"--mcp-config {file} is not a file", 'write {"mcpServers": {...}} into one')
+    if not servers and not own and file is None:
+        return None
+    from localspec.app.client_tools import OWN, clients_kit
     from localspec.tools.mcp.server import check_installed
 
-    names = [name for name in re.split(r"[,\s]+", named) if name]
-    if not names:
-        raise UserError("--mcp names no server", "`localspec mcp list` lists them")
-    kit = clients_kit(read_config(config_dir() / "config.toml"), Path.cwd(), names)
-    check_installed()
-    say(f"MCP servers for clients: {', '.join(kit.boxes)}; their tools run without a question")
+    kit = clients_kit(read_config(config_dir() / "config.toml"), Path.cwd(), servers, own, file)
+    if OWN in kit.boxes:
+        names = ", ".join(kit.offered((OWN,)).owners) or "none that a rule allows"
+        say(f"tools for clients, in {Path.cwd()}: {names}; they run without a question")
+    if started := [name for name in kit.boxes if name != OWN]:
+        check_installed()
+        say(f"MCP servers for clients: {', '.join(started)}; their tools run without a question")
     return kit
+
+
+def _names(given: str | None, problem: str, hint: str) -> list[str]:
+    """Return the names in a flag; raises UserError for a flag without any."""
+    names = re.split(r"[,\s]+", given or "")
+    if given is not None and not any(names):
+        raise UserError(problem, hint)
+    return [name for name in names if name]
 
 
 def _open_first(models: ServedModels, files: PairFiles, args: argparse.Namespace) -> ChatService:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from localspec.decoding.drafters.drafter import DraftState, common_prefix
 from localspec.decoding.loop import Decoder
+from localspec.errors import EngineError
 from localspec.types.models import CachesOnDisk, SavedConversations
 from localspec.types.saved_states import CachedText, ConversationCopy
 
@@ -25,11 +26,17 @@ class DiskCopies(Protocol):
     """Copies that outlive the program. Its methods are callable from any thread."""
 
     def find(
-        self, prompt: Sequence[int], at_hand: int, most: int, is_wanted: Callable[[], bool]
+        self,
+        prompt: Sequence[int],
+        adapters: tuple[float, ...],
+        at_hand: int,
+        most: int,
+        is_wanted: Callable[[], bool],
     ) -> ConversationCopy | None:
         """Read the copy of at most that many bytes with the longest prefix of a prompt, if that is worth it.
 
-        `at_hand` is the number of tokens of the prompt that are to be had at no cost.
+        `at_hand` is the number of tokens of the prompt that are to be had at no cost; `adapters` are the
+        scales with which it was to be read.
         """
 
     def keep(self, copy: ConversationCopy, *, at_once: bool = False) -> None:
@@ -40,6 +47,9 @@ class DiskCopies(Protocol):
 
     def hurry(self, copy: ConversationCopy) -> None:
         """Have a copy written now or never, because it leaves memory."""
+
+    def erase(self, text: Sequence[int], adapters: tuple[float, ...]) -> None:
+        """Delete the copies of a text, and write none of those that wait."""
 
     def figures(self) -> CachesOnDisk:
         """Return the size of all copies on disk."""
@@ -52,6 +62,12 @@ class _Store:
         self.saved: list[ConversationCopy] = []
         self.limit = 0
         self.disk: DiskCopies | None = None
+        self.adapters: tuple[float, ...] = ()  # scales with which all present texts were read
+
+    def usable(self, adapters: tuple[float, ...] | None = None) -> list[ConversationCopy]:
+        """Return the saved conversations that were read with some adapters, None for the present ones."""
+        adapters = self.adapters if adapters is None else adapters
+        return [each for each in self.saved.copy() if each.adapters == adapters]
 
 
 class Conversations:
@@ -93,18 +109,23 @@ class Conversations:
         self._make_room(0, 0)
 
     def find_on_disk(
-        self, prompt: Sequence[int], at_hand: int, is_wanted: Callable[[], bool]
+        self,
+        prompt: Sequence[int],
+        adapters: tuple[float, ...],
+        at_hand: int,
+        is_wanted: Callable[[], bool],
     ) -> ConversationCopy | None:
         """Read a copy from disk if it is worth more than those in memory; uses nothing that answers need."""
         disk = self.store.disk
         if disk is None:
             return None
-        in_memory = (common_prefix(each.tokens, prompt) for each in self._saved.copy())
-        return disk.find(prompt, max(at_hand, *in_memory, 0), self.limit, is_wanted)
+        in_memory = (common_prefix(each.tokens, prompt) for each in self.store.usable(adapters))
+        at_hand = max(at_hand, *in_memory, 0)
+        return disk.find(prompt, adapters, at_hand, self.limit, is_wanted)
 
     def take_in(self, copy: ConversationCopy) -> None:
         """Hold a copy from disk in memory, unless it is there or finds no room."""
-        is_new = all(each.tokens != copy.tokens for each in self._saved)
+        is_new = all(each.tokens != copy.tokens for each in self._saved if each.adapters == copy.adapters)
         if is_new and self._make_room(0, copy.size):
             self._saved.append(copy)
 
@@ -122,6 +143,28 @@ class Conversations:
         if copy is not None:
             self.store.disk.keep(copy, at_once=True)
 
+    def copy_of(self, text: Sequence[int], adapters: tuple[float, ...]) -> ConversationCopy | None:
+        """Return a copy of a text's caches, or of one that continues it, read with some adapters.
+
+        None if there is none. It is made of the caches if they hold the text. Raises `EngineError` if there
+        is no memory for it.
+        """
+        if adapters != self.store.adapters or self._caches[0].cached_tokens() != [*text]:
+            usable = self.store.usable(adapters)
+            continued = (each for each in usable if common_prefix(each.tokens, text) == len(text))
+            return min(continued, key=lambda each: len(each.tokens), default=None)
+        copy = self._copied(lambda _size: True)
+        if copy is None:
+            raise EngineError("there is not enough memory for a copy of the conversation")
+        return copy
+
+    def erase(self, text: Sequence[int], adapters: tuple[float, ...]) -> None:
+        """Drop the saved copies of a text that was read with some adapters, also those on disk."""
+        same = [each for each in self.store.usable(adapters) if _is_same(each.tokens, text)]
+        self._saved[:] = [each for each in self._saved if each not in same]
+        if self.store.disk is not None:
+            self.store.disk.erase(text, adapters)
+
     def _goes_to_disk(self, tokens: int) -> bool:
         return self.store.disk is not None and self.kept_as is not None and tokens >= FEWEST_ON_DISK
 
@@ -137,7 +180,7 @@ class Conversations:
         loses = len(held) - shared >= worth(held)
         if not self.limit:
             return evicts or not loses
-        found = max(self._saved, key=lambda each: common_prefix(each.tokens, prompt), default=None)
+        found = max(self.store.usable(), key=lambda each: common_prefix(each.tokens, prompt), default=None)
         common = 0 if found is None else common_prefix(found.tokens, prompt)
         if found is not None and common - max(shared, elsewhere) < worth(found.tokens):
             found = None
@@ -149,7 +192,7 @@ class Conversations:
                 self._saved.append(found)
             return False
         if found is not None:
-            self._take_up(found)
+            self.take_up(found)
             if len(found.tokens) - common >= worth(found.tokens):  # another prompt may continue from there
                 self._saved.append(found)
             elif self.store.disk is not None:
@@ -163,7 +206,7 @@ class Conversations:
         """
         text = self._caches[0].cached_tokens()
         disk = self.store.disk
-        for each in self._saved.copy():
+        for each in self.store.usable():
             if len(each.tokens) - common_prefix(each.tokens, text) < worth(each.tokens):
                 self._saved.remove(each)
                 if disk is not None:
@@ -187,9 +230,10 @@ class Conversations:
             return None
         size = copy.saved.size
         other = _copied(draft[0], lambda more: room(size + more)) if draft else None
-        return ConversationCopy(copy, other, self.kept_as)
+        return ConversationCopy(copy, other, self.kept_as, self.store.adapters)
 
-    def _take_up(self, copy: ConversationCopy) -> None:
+    def take_up(self, copy: ConversationCopy) -> None:
+        """Restore a copy into the caches, which are then as if they had read its text."""
         self.kept_as = copy.kept_as
         for cache, cached in zip(self._caches, (copy.target, copy.draft), strict=False):
             if cached is not None:
@@ -210,6 +254,12 @@ class Conversations:
 def _copied(cache: Decoder | DraftState, room: Callable[[int], bool]) -> CachedText | None:
     saved = cache.model.save(room)
     return None if saved is None else CachedText(tuple(cache.cached_tokens()[: saved.length]), saved)
+
+
+def _is_same(text: Sequence[int], other: Sequence[int]) -> bool:
+    """Return whether one of two texts is the beginning of the other, but perhaps for its end."""
+    shorter = min(text, other, key=len)
+    return len(shorter) - common_prefix(text, other) < worth(shorter)
 
 
 def worth(text: Sequence[int]) -> int:

@@ -136,9 +136,10 @@ class Engine:
         """Return whether a text that shares `shared` tokens with the cached one is of its conversation."""
         return shared > self._settled - PROMPT_END
 
-    def forget(self) -> None:
-        """Empty both caches; save those of a conversation if that is worth it."""
-        self.conversations.turn_to(())
+    def forget(self, *, saves: bool = True) -> None:
+        """Empty both caches; save those of a conversation if that is worth it and wanted."""
+        if saves:
+            self.conversations.turn_to(())
         self._reused = None
         self.decoder.forget()
         if self.drafters.state is not None and not self.drafters.failure:

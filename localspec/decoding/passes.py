@@ -33,6 +33,7 @@ class Participant:
         self.is_alone = is_alone  # its calls go to the models directly
         self.is_cancelled = False
         self.is_crowded_out = False  # there is no room for its text beside the others'
+        self.adapters: tuple[float, ...] | None = None  # scales of LoRA adapters; None: whatever is in use
         self.wants_pause = False
         self.wants_change = False  # it is alone, and another comes, or all others have left
         self.asked: Asked | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count
 from typing import Generic, TypeVar
 
@@ -14,7 +15,7 @@ from localspec.decoding.engine import Engine
 from localspec.decoding.loop import Decoder
 from localspec.decoding.model import SeveralSeats
 from localspec.decoding.passes import NO_ONE, Participant, Seat, SharedPasses
-from localspec.errors import Cancelled
+from localspec.errors import Cancelled, EngineError
 from localspec.types.saved_states import ConversationCopy
 
 AHEAD = 32  # tokens of its answer for which there has to be room when one begins beside others
@@ -59,6 +60,17 @@ class ConversationPlace(Generic[AnyEngine]):
                 own.set_cached(text)
 
 
+@dataclass(frozen=True, slots=True)
+class HeldText:
+    """A text in a cache, and the scales of LoRA adapters with which it was read."""
+
+    tokens: list[int]
+    adapters: tuple[float, ...] = ()
+
+
+NOTHING = HeldText([])
+
+
 def _caches(engine: Engine) -> list[Decoder | DraftState]:
     state = engine.drafters.state
     return [engine.decoder] if state is None else [engine.decoder, state]
@@ -71,9 +83,18 @@ class Seating(Generic[AnyEngine]):
     """
 
     def __init__(
-        self, places: Sequence[ConversationPlace[AnyEngine]], passes: SharedPasses | None = None
+        self,
+        places: Sequence[ConversationPlace[AnyEngine]],
+        passes: SharedPasses | None = None,
+        adapt: Callable[[tuple[float, ...]], None] = lambda _scales: None,
+        adapters: tuple[float, ...] = (),
     ) -> None:
-        """Take the places, and what makes their calls where there are several."""
+        """Take the places, what makes their calls where there are several, and what changes LoRA adapters.
+
+        `adapters` are the scales that the target begins with.
+        """
+        self._adapt = adapt
+        places[0].engine.conversations.store.adapters = adapters
         self.places = places
         self._passes = passes
         self._changed = threading.Condition()
@@ -81,6 +102,7 @@ class Seating(Generic[AnyEngine]):
         self._present: list[Participant] = []
         self._alone: Participant | None = None  # decodes without the others
         self.is_closed = False  # something needs the models whole
+        self._slots: dict[int, HeldText] = {}  # the last one of each slot
         self._numbers = count(1)
         if passes is not None:
             passes.make_room = self._make_room
@@ -96,25 +118,32 @@ class Seating(Generic[AnyEngine]):
 
     @contextmanager
     def taken(
-        self, participant: Participant, text: Sequence[int], *, reuses: bool = True
+        self, participant: Participant, text: Sequence[int], *, reuses: bool = True, slot: int | None = None
     ) -> Iterator[ConversationPlace[AnyEngine]]:
-        """Lend a place with as much of a text as the caches have, or nothing of it if not `reuses`.
+        """Lend the place of a slot, or the best one, with as much of a text as the caches have.
 
-        Raises `Cancelled` where there is no room beside others, and the participant then knows.
+        If not `reuses`, nothing of it is left there. Raises `Cancelled` where there is no room beside others,
+        or the slot is taken, and the participant then knows.
         """
-        found = self._on_disk(text, lambda: not participant.is_cancelled) if reuses else None
+        scales = participant.adapters
+        found = self._on_disk(text, lambda: not participant.is_cancelled, scales) if reuses else None
         if self._passes is None:
             if participant.is_cancelled:
                 raise Cancelled("the answer was stopped")
+            self.use_adapters(scales)
             self._take_in(found)
-            yield self.places[0]
+            try:
+                yield self.places[0]
+            finally:
+                self.hold(slot or 0, self.places[0])
             return
         place: ConversationPlace[AnyEngine] | None = None
         try:
             self._come(participant)
             with self._placing:
+                self.use_adapters(scales)
                 self._take_in(found)
-                place = self._place_for(text, reuses=reuses)
+                place = self._place_for(text, reuses=reuses, slot=slot)
                 if place is not None:
                     place.sit(participant, len(text))
             if place is None:
@@ -128,6 +157,9 @@ class Seating(Generic[AnyEngine]):
         """Wait until nothing else has the models whole."""
         with self._changed:
             self._present.append(participant)
+            if any(each.adapters != participant.adapters for each in self._present):
+                participant.is_crowded_out = True
+                raise Cancelled("an answer with other LoRA adapters is being written")
             if self._alone is not None:
                 self._alone.wants_change = True
             self._changed.wait_for(
@@ -142,6 +174,7 @@ class Seating(Generic[AnyEngine]):
             self._present.remove(participant)
             if place is not None:
                 place.sit(None)
+                self.hold(self.places.index(place), place)
                 place.used = next(self._numbers)
             if len(self._present) == 1:
                 self._present[0].wants_change = True
@@ -198,6 +231,18 @@ class Seating(Generic[AnyEngine]):
                 self.is_closed = False
                 self._changed.notify_all()
 
+    def use_adapters(self, scales: tuple[float, ...] | None) -> None:
+        """Have the target use its LoRA adapters with these scales; no answer with others may be present.
+
+        What was read with the last ones is saved and leaves, so the places never hold anything that was
+        computed with others than the present ones.
+        """
+        store = self._conversations.store
+        if scales is not None and scales != store.adapters:
+            self.forget()
+            self._adapt(scales)
+            store.adapters = scales
+
     def cancel(self, participant: Participant) -> None:
         """End an answer soon; callable from any thread."""
         if self._passes is None:
@@ -207,15 +252,70 @@ class Seating(Generic[AnyEngine]):
         with self._changed:
             self._changed.notify_all()
 
-    def place_of(self, text: Sequence[int], is_wanted: Callable[[], bool]) -> ConversationPlace[AnyEngine]:
-        """Return the place that a text continues, else an empty one, else the least recently used."""
+    def place_of(
+        self, text: Sequence[int], is_wanted: Callable[[], bool], slot: int | None = None
+    ) -> ConversationPlace[AnyEngine]:
+        """Return the place of a slot, or the best one for a text."""
         self._take_in(self._on_disk(text, is_wanted))
+        if slot is not None:
+            return self._place_of_slot(slot)
         return self._best_of(self.places, {place: place.shared(text) for place in self.places}, text)
 
-    def _on_disk(self, text: Sequence[int], is_wanted: Callable[[], bool]) -> ConversationCopy | None:
+    def slot_of(self, place: ConversationPlace[AnyEngine], slot: int | None) -> int:
+        """Return the number of the slot of an answer in a place, which was perhaps asked for by its slot."""
+        return self.places.index(place) if self.are_several or slot is None else slot
+
+    def hold(self, slot: int, place: ConversationPlace[AnyEngine]) -> None:
+        """Remember the text in a place as that of a slot."""
+        tokens = place.engine.decoder.cached_tokens()
+        self._slots[self._numbered(slot)] = HeldText(tokens, self._conversations.store.adapters)
+
+    def copy_of_slot(self, slot: int) -> ConversationCopy | None:
+        """Return a copy of what a slot holds; None if it is empty, or its conversation gave way to others.
+
+        Where there is one place, slots hold conversations that take turns there. Call it in `closed`.
+        """
+        held = self._slots.get(self._numbered(slot), NOTHING)
+        conversations = self._place_of_slot(slot).engine.conversations
+        return conversations.copy_of(held.tokens, held.adapters) if held.tokens else None
+
+    def fill_slot(self, slot: int, copy: ConversationCopy) -> None:
+        """Put a copy into a slot, instead of what it held; raises `EngineError`. Call it in `closed`."""
+        place = self._place_of_slot(slot)
+        place.engine.forget()
+        for seat in place.seats:
+            self._free_cells(seat, len(copy.tokens), (place,))
+        place.engine.conversations.take_up(copy)
+        self.hold(slot, place)
+        if not self._slots[self._numbered(slot)].tokens:
+            raise EngineError("llama.cpp cannot continue from this copy of a conversation")
+
+    def empty_slot(self, slot: int) -> int:
+        """Forget what a slot holds, with all copies; return the tokens. Call it in `closed`."""
+        held = self._slots.pop(self._numbered(slot), NOTHING)
+        place = self._place_of_slot(slot)
+        is_there = held.adapters == self._conversations.store.adapters
+        if is_there and place.engine.decoder.cached_tokens() == held.tokens:
+            place.engine.forget(saves=False)
+        if held.tokens:
+            self._conversations.erase(held.tokens, held.adapters)
+        return len(held.tokens)
+
+    def _place_of_slot(self, slot: int) -> ConversationPlace[AnyEngine]:
+        return self.places[slot % len(self.places)]
+
+    def _numbered(self, slot: int) -> int:
+        """Return the number by which a slot is known: where there are several places, it is one of them."""
+        return slot % len(self.places) if self.are_several else slot
+
+    def _on_disk(
+        self, text: Sequence[int], is_wanted: Callable[[], bool], scales: tuple[float, ...] | None = None
+    ) -> ConversationCopy | None:
         """Read a copy that begins a text from disk, while other answers go on; None if there is no use."""
-        at_hand = max(place.shared(text) for place in self.places)
-        return self._conversations.find_on_disk(text, at_hand, is_wanted)
+        present = self._conversations.store.adapters
+        adapters = present if scales is None else scales
+        at_hand = max(place.shared(text) for place in self.places) if adapters == present else 0
+        return self._conversations.find_on_disk(text, adapters, at_hand, is_wanted)
 
     def _take_in(self, copy: ConversationCopy | None) -> None:
         if copy is not None:
@@ -230,9 +330,12 @@ class Seating(Generic[AnyEngine]):
         for place in self.places:
             place.engine.forget()
 
-    def _place_for(self, text: Sequence[int], *, reuses: bool) -> ConversationPlace[AnyEngine] | None:
+    def _place_for(
+        self, text: Sequence[int], *, reuses: bool, slot: int | None
+    ) -> ConversationPlace[AnyEngine] | None:
         """Prepare a place for a text; None if there is no room beside the other answers."""
-        free = [place for place in self.places if place.participant is None]
+        wanted = self.places if slot is None else [self._place_of_slot(slot)]
+        free = [place for place in wanted if place.participant is None]
         if not free:
             return None
         shared = {place: place.shared(text) if reuses else 0 for place in self.places}
@@ -242,7 +345,7 @@ class Seating(Generic[AnyEngine]):
         for seat in place.seats:
             dropped = max(0, seat.length() - shared[place])
             has_room = self._free_cells(seat, new - dropped, (place, source))
-            if not has_room and len(free) < len(self.places):
+            if not has_room and any(each.participant is not None for each in self.places):
                 return None
         if not reuses:
             place.engine.forget()

@@ -334,11 +334,11 @@ class AnswerEvents:
         self.paused = True
         self._stopwatch.stop()
 
-    def finish(self, reason: FinishReason, cached_tokens: int) -> Iterator[GenerationEvent]:
+    def finish(self, reason: FinishReason, cached_tokens: int, slot: int = 0) -> Iterator[GenerationEvent]:
         """Yield the rest of the text, and the end with its reason and figures."""
         if pieces := self._text.finish():
             yield TextDelta(pieces)
-        yield Finished(reason, self.summary(cached_tokens), self._text.stopped_by)
+        yield Finished(reason, self.summary(cached_tokens), self._text.stopped_by, slot)
 
     def summary(self, cached_tokens: int) -> Summary:
         """Return the figures so far."""

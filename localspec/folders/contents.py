@@ -9,6 +9,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 from localspec import units
@@ -20,6 +21,7 @@ MAX_LISTED = 300  # entries of a listing: some thousand tokens
 MAX_LISTED_EACH = 100  # of one folder
 MAX_LOOKED_AT = 10_000  # entries in all: some tenths of a second
 _GENERATED = frozenset({"__pycache__", "node_modules"})  # often there without a .gitignore
+_BUILT = frozenset({"build", "dist", "target", "venv"})  # which a .gitignore names, where there is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class Entry:
     is_folder: bool
     size: int
     target: str | None = None
+    is_generated: bool = False
 
     @property
     def name(self) -> str:
@@ -39,7 +42,7 @@ class Entry:
     @property
     def is_closed(self) -> bool:
         """Whether a walk does not look into it unasked."""
-        return self.name.startswith(".") or self.name in _GENERATED
+        return self.name.startswith(".") or self.is_generated
 
 
 @dataclass(slots=True)
@@ -55,7 +58,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """The files and links that a pattern matches, relative to its base.
+    """The files, links and folders that a pattern matches, relative to its base.
 
     `ignored` counts the entries on the way that git ignores; `is_cut` says that not all were looked at.
     """
@@ -64,17 +67,27 @@ class Matches:
     links: tuple[str, ...] = ()
     ignored: int = 0
     is_cut: bool = False
+    folders: tuple[str, ...] = ()
+
+
+def generated_names(base: Path) -> frozenset[str]:
+    """Return the names of folders that a walk from a folder does not look into unasked.
+
+    Where no rule of git says which folders a build has made, their usual names do.
+    """
+    return _GENERATED if rules_in(base, rules_above(base)) else _GENERATED | _BUILT
 
 
 def walk(base: Path, enters: Callable[[Entry], bool]) -> Iterator[Scan]:
     """Yield a folder and the folders below it that `enters` wants, those nearest to it first."""
     base = base.resolve()
+    generated = generated_names(base)
     waiting = deque([("", rules_above(base))])
     left = MAX_LOOKED_AT
     while waiting and left > 0:
         path, above = waiting.popleft()
         rules = rules_in(base / path, above)
-        scan = _scan(base, path, rules, left)
+        scan = _scan(base, path, rules, generated, left)
         left -= len(scan.entries) + scan.ignored
         yield scan
         waiting.extend((entry.path, rules) for entry in scan.entries if entry.is_folder and enters(entry))
@@ -82,24 +95,24 @@ def walk(base: Path, enters: Callable[[Entry], bool]) -> Iterator[Scan]:
         yield Scan(waiting[0][0], is_cut=True)
 
 
-def matches(base: Path, pattern: PathPattern) -> Matches:
-    """Return the files and links below a folder that a pattern matches."""
+def matches(base: Path, pattern: PathPattern, max_depth: int | None = None) -> Matches:
+    """Return the files, links and folders below a folder that a pattern matches, at most so deep."""
     found: list[Entry] = []
     ignored = 0
     is_cut = False
+    deepest = min(inf if each is None else each for each in (pattern.depth, max_depth))
 
     def enters(entry: Entry) -> bool:
-        is_deep_enough = pattern.depth is not None and entry.path.count("/") + 1 >= pattern.depth
+        is_deep_enough = entry.path.count("/") + 1 >= deepest
         return not is_deep_enough and (not entry.is_closed or pattern.names_itself(entry.name))
 
     for scan in walk(base, enters):
         ignored = ignored + scan.ignored
         is_cut = is_cut or scan.is_cut
-        found += [
-            each for each in scan.entries if not each.is_folder and pattern.matches(each.path.split("/"))
-        ]
-    paths = tuple(entry.path for entry in found if entry.target is None)
-    return Matches(paths, tuple(entry.path for entry in found if entry.target is not None), ignored, is_cut)
+        found += [each for each in scan.entries if pattern.matches(each.path.split("/"))]
+    files = tuple(each.path for each in found if each.target is None and not each.is_folder)
+    links = tuple(each.path for each in found if each.target is not None)
+    return Matches(files, links, ignored, is_cut, tuple(each.path for each in found if each.is_folder))
 
 
 def listing(base: Path) -> str:
@@ -150,7 +163,7 @@ def _lines(path: str, scans: Mapping[str, Scan], shown: Mapping[str, Entry], ind
         yield f"{indent}(empty)"
 
 
-def _scan(base: Path, path: str, rules: Rules, most: int) -> Scan:
+def _scan(base: Path, path: str, rules: Rules, generated: frozenset[str], most: int) -> Scan:
     """Look at most at that many entries of a folder."""
     found = Scan(path)
     root = base.as_posix().rstrip("/")
@@ -160,7 +173,7 @@ def _scan(base: Path, path: str, rules: Rules, most: int) -> Scan:
                 if count >= most:
                     found.is_cut = True
                     break
-                entry = _entry(each, f"{path}/{each.name}" if path else each.name)
+                entry = _entry(each, f"{path}/{each.name}" if path else each.name, generated)
                 if is_ignored(f"{root}/{entry.path}", rules, is_folder=entry.is_folder):
                     found.ignored += 1
                 else:
@@ -171,10 +184,11 @@ def _scan(base: Path, path: str, rules: Rules, most: int) -> Scan:
     return found
 
 
-def _entry(each: os.DirEntry[str], path: str) -> Entry:
+def _entry(each: os.DirEntry[str], path: str, generated: frozenset[str]) -> Entry:
     try:
         target = os.readlink(each.path) if each.is_symlink() else None  # noqa: PTH115 - as it is written
         is_folder = each.is_dir(follow_symlinks=False)
-        return Entry(path, is_folder, 0 if is_folder else each.stat(follow_symlinks=False).st_size, target)
+        size = 0 if is_folder else each.stat(follow_symlinks=False).st_size
+        return Entry(path, is_folder, size, target, is_folder and each.name in generated)
     except OSError:  # it is gone meanwhile
         return Entry(path, is_folder=False, size=0)

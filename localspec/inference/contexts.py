@@ -170,10 +170,11 @@ class Contexts:
                 return costs_file(identity, key)
         return None
 
-    def cache_identities(self) -> tuple[str, ...]:
-        """Return the `identity_of` the target, and of the draft model if there is one."""
+    def cache_identities(self, adapters: tuple[float, ...] = ()) -> tuple[str, ...]:
+        """Return the `identity_of` the target with scales of its adapters, and of the draft model if any."""
         facts = facts_here()
-        return tuple(identity_of(each, facts) for each in (self.target, self.draft) if each is not None)
+        target = identity_of(self.target, facts, adapters)
+        return (target,) if self.draft is None else (target, identity_of(self.draft, facts))
 
     def share_threads(self, *, together: bool) -> None:
         """Give each model all threads, or divide them for both to work at once."""

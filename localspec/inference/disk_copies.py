@@ -8,13 +8,14 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from localspec.errors import LocalSpecError
 from localspec.gguf import part_name
 from localspec.llama.context import Context, state_memory
 from localspec.storage.cache_file import DamagedFileError
-from localspec.storage.cache_folder import CacheFolder, digest, shared
+from localspec.storage.cache_folder import CacheFolder, digest, is_continued, shared
 from localspec.storage.kept_caches import figures, forget_named
 from localspec.storage.pair_identity import MachineFacts, fingerprint
 from localspec.types.models import CachesOnDisk
@@ -29,12 +30,12 @@ _LEAVING_S = 0.5  # for a file that is given up
 _ORIGINAL = "{arch}.rope.scaling.original_context_length"
 
 
-def identity_of(context: Context, facts: MachineFacts) -> str:
+def identity_of(context: Context, facts: MachineFacts, scales: Sequence[float] = ()) -> str:
     """Return a digest of everything that a cache depends on; raises ModelFileError.
 
     That is the model's files and the figures in their header, the types and the layout of the cache, the
-    programs and processors that computed it, and whether the context is one for which llama.cpp turns
-    positions in another way (LongRoPE).
+    programs and processors that computed it, whether the context is one for which llama.cpp turns
+    positions in another way (LongRoPE), and the LoRA adapters with their `scales`.
     """
     model = context.model
     options = context.options
@@ -57,7 +58,12 @@ def identity_of(context: Context, facts: MachineFacts) -> str:
         (facts.llama_cpp, facts.processor, facts.devices),
         0 < original < context.cells,
     )
-    return digest(repr(depends_on).encode())
+    adapters = tuple(
+        (fingerprint(adapter.path), adapter.path.stat().st_mtime_ns, scale)
+        for adapter, scale in zip(options.adapters, scales, strict=False)
+        if scale
+    )
+    return digest(repr((*depends_on, adapters) if adapters else depends_on).encode())
 
 
 class DiskHome:
@@ -66,9 +72,13 @@ class DiskHome:
     What goes wrong with files costs a line in the log for each kind of problem, and never an answer.
     """
 
-    def __init__(self, limit: int, models: Sequence[str], context: int) -> None:
-        """Take the limit in bytes, the `identity_of` the target and the draft model, and the longest text."""
-        self._folder = CacheFolder(limit, models)
+    def __init__(
+        self, limit: int, models: Callable[[tuple[float, ...]], Sequence[str]], context: int
+    ) -> None:
+        """Take the limit in bytes, the `identity_of` both models by scales, and the longest text."""
+        self._limit = limit
+        self._models = models
+        self._folders: dict[tuple[float, ...], CacheFolder] = {}  # by those scales
         self._context = context
         self._changed = threading.Condition()
         self._due: dict[ConversationCopy, float] = {}  # when each is to be written
@@ -80,12 +90,18 @@ class DiskHome:
         threading.Thread(target=self._write_all, name="localspec-caches", daemon=True).start()
 
     def find(
-        self, prompt: Sequence[int], at_hand: int, most: int, is_wanted: Callable[[], bool]
+        self,
+        prompt: Sequence[int],
+        adapters: tuple[float, ...],
+        at_hand: int,
+        most: int,
+        is_wanted: Callable[[], bool],
     ) -> ConversationCopy | None:
         """Read the copy with the longest prefix of a prompt, where that is worth it."""
         text = array("i", prompt)
         try:
-            files, damaged = self._folder.files()
+            folder = self._folder(adapters)
+            files, damaged = folder.files()
             for problem in damaged:
                 self._tell("a saved cache was damaged, and is deleted", problem)
             found = None
@@ -96,7 +112,8 @@ class DiskHome:
                 if fits and more > gain and more >= max(_FEWEST, len(each.tokens) // _SHARE):
                     found = each
                     gain = more
-            return None if found is None else self._folder.read(found, state_memory, is_wanted)
+            copy = None if found is None else folder.read(found, state_memory, is_wanted)
+            return None if copy is None else replace(copy, adapters=adapters)
         except (OSError, LocalSpecError, DamagedFileError) as error:
             if not isinstance(error, FileNotFoundError):  # another program has removed it
                 self._tell("a saved cache cannot be read", error)
@@ -126,6 +143,25 @@ class DiskHome:
                 self._due[copy] = 0.0
                 self._changed.notify_all()
 
+    def _folder(self, adapters: tuple[float, ...]) -> CacheFolder:
+        """Return the files of texts that were read with some adapters; raises ModelFileError."""
+        with self._changed:
+            if adapters not in self._folders:
+                self._folders[adapters] = CacheFolder(self._limit, self._models(adapters))
+            return self._folders[adapters]
+
+    def erase(self, text: Sequence[int], adapters: tuple[float, ...]) -> None:
+        """Delete the files of a text, and write none of the copies of it that wait."""
+        tokens = array("i", text)
+        with self._changed:
+            same = (copy for copy in self._due if copy.adapters == adapters)
+            for copy in [copy for copy in same if is_continued(array("i", copy.tokens), tokens)]:
+                del self._due[copy]
+        try:
+            self._folder(adapters).erase(text)
+        except LocalSpecError as error:
+            self._tell("a saved cache cannot be deleted", error)
+
     def forget(self, name: str) -> None:
         """Delete the files of a name, and write none before it is used again."""
         with self._changed:
@@ -141,7 +177,7 @@ class DiskHome:
 
     def figures(self) -> CachesOnDisk:
         """Return the size of all copies on disk."""
-        return figures(self._folder.limit)
+        return figures(self._limit)
 
     def finish(self, patience_s: float) -> None:
         """Write all that waits, what came last first, for so long at most; then write no more."""
@@ -160,7 +196,7 @@ class DiskHome:
     def _write_all(self) -> None:
         while (copy := self._next()) is not None:
             try:
-                self._folder.write(copy, partial(self._is_wanted, copy))
+                self._folder(copy.adapters).write(copy, partial(self._is_wanted, copy))
             except (OSError, LocalSpecError) as error:
                 self._tell("the cache of a conversation cannot be saved", error)
             with self._changed:

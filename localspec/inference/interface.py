@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
 from localspec.errors import ContextFullError
 from localspec.types.drafts import Token
 from localspec.types.events import GenerationEvent, ReadAhead
-from localspec.types.models import DeviceMemory, ModelInfo, PlainRate, SavedConversations
+from localspec.types.models import DeviceMemory, ModelInfo, PlainRate, SavedConversations, SlotFile
 from localspec.types.request import EngineSettings, Message, Request, TemplateVariables
 
 _Value = TypeVar("_Value")
@@ -192,6 +193,23 @@ class KeepsOnDisk(OpenModels, Protocol):
 
     def forget_conversation(self, name: str) -> None:
         """Delete what was `kept_as` a name, and write none of it before its next request; from any thread."""
+
+
+@runtime_checkable
+class KeepsSlots(OpenModels, Protocol):
+    """Open models whose conversations are saved and restored by the numbers of their slots.
+
+    Each call waits until no answer is being written.
+    """
+
+    def save_slot(self, slot: int, path: Path) -> SlotFile:
+        """Write the conversation of a slot to a file; raises UserError."""
+
+    def restore_slot(self, slot: int, path: Path, adapters: tuple[float, ...] | None = None) -> SlotFile:
+        """Put the conversation of a file, read with some LoRA adapters, into a slot; raises UserError."""
+
+    def erase_slot(self, slot: int) -> int:
+        """Forget the conversation of a slot, with all copies of it but saved files; return its tokens."""
 
 
 class OneAnswer(Protocol):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, count
 from math import isfinite
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -34,6 +35,7 @@ from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.contexts import Contexts, CostedEngine
 from localspec.inference.disk_copies import REST_S, DiskHome
 from localspec.inference.interface import check_room
+from localspec.inference.slots import restore_slot, save_slot
 from localspec.llama.backends import memory_of
 from localspec.llama.grammar import Grammars
 from localspec.llama.lazy_grammar import Heads, LazyConstraint
@@ -58,7 +60,14 @@ from localspec.types.events import (
     Summary,
     ThinkingOpened,
 )
-from localspec.types.models import DeviceMemory, ModelInfo, ModelOptions, PlainRate, SavedConversations
+from localspec.types.models import (
+    DeviceMemory,
+    ModelInfo,
+    ModelOptions,
+    PlainRate,
+    SavedConversations,
+    SlotFile,
+)
 from localspec.types.request import (
     NO_LIMIT,
     EngineSettings,
@@ -74,6 +83,7 @@ from localspec.values import InvalidValueError, check
 logger = logging.getLogger(__name__)
 SCORE_CHUNK = 64
 _CONTINUATIONS = (" a", "\n\nZ")  # of a question: no token of both is the same
+_WITHOUT_ADAPTERS = "the draft model drafts without LoRA adapters: answers are those of the target with them"
 _REPEATED = "repetitions in the text serve as drafts"
 _LONGEST_OPENING = 24  # tokens of an opening thinking tag and the blanks after it
 Progress = Callable[[float], bool]
@@ -96,6 +106,7 @@ class _Answer:
     engine: CostedEngine | None = None  # of its place among others, since its last pause
     cached: int | None = None  # tokens of the prompt that were not read
     forced: ForcedTokens | None = None  # which closed the thinking
+    slot: int = 0  # of its last place
 
 
 class Runtime(AbstractContextManager["Runtime"]):
@@ -127,7 +138,9 @@ class Runtime(AbstractContextManager["Runtime"]):
         self.call_s = contexts.call_s
         self.longest_call_s = contexts.longest_call_s
         recommendation = recommended(target.header)
-        self.target = replace(target.info(contexts.target.context_size), recommended=recommendation)
+        ends = tuple(sorted(target.end_tokens))
+        info = target.info(contexts.target.context_size)
+        self.target = replace(info, recommended=recommendation, end_tokens=ends)
         note = target.template.note
         of_models = chain.from_iterable(model.notes for model in (target, draft) if model is not None)
         loading = tuple(dict.fromkeys(of_models))
@@ -137,6 +150,8 @@ class Runtime(AbstractContextManager["Runtime"]):
             self.draft = draft.info(contexts.draft.context_size)
             if draft.pointer == target.pointer:
                 self.draft = replace(self.draft, name=f"{draft.name}, its MTP head")
+        if self.target.adapters and self.draft is not None:
+            self.notes += (_WITHOUT_ADAPTERS,)
         sides = (self.target, self.draft)
         self.uses_processor = any("CPU" in side.devices for side in sides if side is not None)
 
@@ -271,11 +286,16 @@ class Runtime(AbstractContextManager["Runtime"]):
         text, settled = self._common_beginning(request)
         drafts = request.settings.mode in {"sd", "ssd"}
         with suppress(Cancelled), self._seating.closed(waits=False), self._contexts.reading_ahead() as chunk:
-            self._last = engine = self._seating.place_of(text, wanted).engine
+            self._seating.use_adapters(self._scales(request))
+            place = self._seating.place_of(text, wanted, request.slot)
+            self._last = engine = place.engine
             self._used_at_s = time.monotonic()
             reading = engine.read_ahead(text, settled, chunk, drafts=drafts, kept_as=request.kept_as)
-            for tokens in reading if wanted() else ():
-                yield ReadAhead(tokens, len(text))
+            try:
+                for tokens in reading if wanted() else ():
+                    yield ReadAhead(tokens, len(text))
+            finally:
+                self._seating.hold(self._seating.slot_of(place, request.slot), place)
 
     def read(self, request: Request) -> Iterator[GenerationEvent]:
         """Read a prompt as `read_now` does and answer nothing; the summary counts what is in the cache then.
@@ -378,15 +398,19 @@ class Runtime(AbstractContextManager["Runtime"]):
         try:
             with nullcontext() if self._seating.are_several else self._contexts.at_work():
                 answer = begin()
+                participant.adapters = self._scales(answer.request)
                 if answer.opening and not answer.segment and not isinstance(answer.request.prompt, str):
                     yield ThinkingOpened(answer.opening)
                 reason: FinishReason = "cancelled"
                 reuses = answer.request.reuses_cache or answer.segment > 0
                 with (
                     suppress(Cancelled),
-                    self._seating.taken(participant, answer.text, reuses=reuses) as place,
+                    self._seating.taken(
+                        participant, answer.text, reuses=reuses, slot=answer.request.slot
+                    ) as place,
                 ):
                     answer.engine = place.engine
+                    answer.slot = self._seating.slot_of(place, answer.request.slot)
                     yield from self._decoded(answer, participant, place)
                     reason = answer.events.ending
         finally:
@@ -406,7 +430,7 @@ class Runtime(AbstractContextManager["Runtime"]):
             self._paused[number] = answer
             yield Paused(number, events.summary(cached))
         else:
-            yield from events.finish(reason, cached)
+            yield from events.finish(reason, cached, answer.slot)
 
     def _decoded(
         self, answer: _Answer, participant: Participant, place: ConversationPlace[CostedEngine]
@@ -470,11 +494,28 @@ class Runtime(AbstractContextManager["Runtime"]):
 
     def _home_on_disk(self, limit: int) -> DiskHome | None:
         try:
-            identities = self._contexts.cache_identities()
+            self._contexts.cache_identities()
         except LocalSpecError as error:  # a file of the models is gone
             logger.warning("conversations are not kept on disk: %s", error)
             return None
-        return DiskHome(limit, identities, self.target.context)
+        return DiskHome(limit, self._contexts.cache_identities, self.target.context)
+
+    def save_slot(self, slot: int, path: Path) -> SlotFile:
+        """Write the conversation of a slot to a file; raises UserError."""
+        with self._undisturbed():
+            return save_slot(self._seating, self._contexts.cache_identities, slot, path)
+
+    def restore_slot(self, slot: int, path: Path, adapters: tuple[float, ...] | None = None) -> SlotFile:
+        """Put the conversation of a file, read with scales of adapters, into a slot; raises UserError."""
+        with self._undisturbed():
+            self._seating.use_adapters(adapters)
+            identities = self._contexts.cache_identities(self._contexts.target.adapters)
+            return restore_slot(self._seating, identities, slot, path, self.target.context)
+
+    def erase_slot(self, slot: int) -> int:
+        """Forget the conversation of a slot, with all copies of it but saved files; return its tokens."""
+        with self._undisturbed():
+            return self._seating.empty_slot(slot)
 
     def forget_conversation(self, name: str) -> None:
         """Delete the files of a name from disk; callable from any thread."""
@@ -789,6 +830,14 @@ class Runtime(AbstractContextManager["Runtime"]):
             constraint = replace(forced, elsewhere=constraint)
         return TokenRules(bias, constraint) if bias or constraint is not None else None
 
+    def _scales(self, request: Request) -> tuple[float, ...]:
+        """Return the scales of LoRA adapters for a request; raises UserError for another number of them."""
+        usual = tuple(adapter.scale for adapter in self.target.adapters)
+        scales = usual if request.adapters is None else request.adapters
+        if len(scales) != len(usual):
+            raise UserError(f"there are {len(usual)} LoRA adapters, and {len(scales)} scales for them")
+        return scales
+
     def _limit(self, request: Request) -> int:
         return self.target.context if request.max_tokens is None else request.max_tokens
 
@@ -836,12 +885,14 @@ class SeatedAnswer:
 def _seating(contexts: Contexts) -> Seating[CostedEngine]:
     """Return the places for conversations: one for each pair of seats, or one on the contexts themselves."""
     passes = contexts.passes
+    target = contexts.target
     if passes is None:
-        return Seating([ConversationPlace(CostedEngine(contexts))])
+        return Seating([ConversationPlace(CostedEngine(contexts))], None, target.adapt, target.adapters)
     first, *others = passes.seats
     engine = CostedEngine(contexts, first)
     engines = [engine, *(CostedEngine(contexts, seats, engine) for seats in others)]
-    return Seating(list(map(ConversationPlace, engines, passes.seats)), passes)
+    places = list(map(ConversationPlace, engines, passes.seats))
+    return Seating(places, passes, target.adapt, target.adapters)
 
 
 def _begun_answer(request: Request) -> str:

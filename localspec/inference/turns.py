@@ -37,6 +37,11 @@ class Share:
         return False
 
     @property
+    def kind(self) -> object:
+        """Return what answers that are written at once have in common; those of another kind take turns."""
+        return None
+
+    @property
     def client(self) -> object:
         """Return the client that it is for; several answers for one give way to those of others."""
         return self
@@ -77,7 +82,7 @@ def startable(
         return None
     fitting = [each for each in _candidates(waiting, running, parallel) if not each.is_crowded_out]
     first = min(fitting, key=_had, default=None)
-    return None if first is None or first.needs_all else first
+    return None if first is None or first.needs_all or first.kind != running[0].kind else first
 
 
 def is_due(
@@ -100,6 +105,8 @@ def is_due(
     if not is_over:
         return False
     if any(each.needs_all and not each.reads for each in waiting):
+        return True
+    if any(each.kind != current.kind and each.share < current.share for each in waiting):
         return True
     has_had_most = all(current.share >= each.share for each in running)
     return has_had_most and any(each.is_crowded_out and each.share < current.share for each in waiting)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from localspec.errors import Cancelled, ContextFullError, EngineError, UserError
 from localspec.gguf import kv_types
 from localspec.llama import backends, choosing, library
+from localspec.llama.adapters import use_adapters
 from localspec.llama.backends import function
 from localspec.llama.choosing import SIZES, Chains
 from localspec.llama.cores import physical_cores
@@ -102,6 +103,8 @@ class Context:
         self.busy_s = 0.0  # in native code since the context was opened
         self.reader: SequenceListener | None = None
         self.options = options
+        self.adapters = tuple(adapter.scale for adapter in options.adapters)
+        """The scales of the model's LoRA adapters."""
         self._most_rows = rows
         self._link = link
         self._window: int = api.llama_model_n_swa(model.pointer)  # tokens, 0 without one
@@ -173,6 +176,12 @@ class Context:
         self.cells = self.context_size + (self.seats - 1) * _CELLS_PER_BRANCH  # that the seats share
         self._batch = Batch(parameters.n_batch, used, self.context_size, width)
         self._lengths = [0] * used
+        self._begin()
+
+    def _begin(self) -> None:
+        """Use the adapters that are chosen, and forget calls of an earlier context."""
+        if self.adapters:
+            use_adapters(self._pointer or 0, self.model.adapters, self.adapters)
         self._width = 0  # tokens of the last call that read a run
         self._addresses: tuple[int | None, ...] = ()  # of the last call's logits, after those of their ids
         self._views: dict[tuple[int, type], NDArray[Any]] = {}  # of rows at an address
@@ -403,6 +412,12 @@ class Context:
     def longest_call_s(self) -> float:
         """Return the last duration of the slowest call size; from any thread."""
         return max(self._sizes.copy().values(), default=0.0)
+
+    def adapt(self, scales: tuple[float, ...]) -> None:
+        """Use the model's LoRA adapters with other scales from the next call on; what was read stays."""
+        if scales != self.adapters:
+            use_adapters(self.pointer, self.model.adapters, scales)
+            self.adapters = scales
 
     def cancel(self) -> None:
         """Stop the running or the next call with `Cancelled`; callable from any thread."""

@@ -16,6 +16,7 @@ from localspec import units
 from localspec.errors import Cancelled, EngineError, ModelFileError, OutOfMemoryError, UserError
 from localspec.gguf import TOKENS, Header, check_model_file
 from localspec.llama import backends, library, tile_code
+from localspec.llama.adapters import check_adapters, open_adapters
 from localspec.llama.backends import BackendDevice
 from localspec.llama.library import native
 from localspec.llama.memory import free_memory
@@ -66,6 +67,7 @@ class Model:
         self.options = options
         self.header = header
         self.notes: tuple[str, ...] = ()  # for the user
+        self.adapters: tuple[int, ...] = ()  # llama.cpp's LoRA adapters, in the order of the options
         eom = header.values.get("tokenizer.ggml.eom_token_id")  # llama.cpp has no function for it
         self.vocabulary = Vocabulary(
             api.llama_model_get_vocab(pointer),
@@ -112,6 +114,7 @@ class Model:
             check_tensor_split(header, names, options.flash_attention, options.tensor_split)
             options = replace(options, devices=options.devices or names)
         _check_devices(options, cards)
+        check_adapters(options, header)
         check_overrides(header, options.overrides, options.experts_at_home, names)
         if allocate:
             _check_room(options, header, cards)
@@ -129,6 +132,12 @@ class Model:
         used = [cards[options.main_gpu]] if cards and options.split_mode == "none" else cards
         model = cls(pointer, options, header, used, allocated=allocate, template=template)
         model.notes = notes
+        if allocate and options.adapters:
+            try:
+                model.adapters = open_adapters(pointer, options.adapters)
+            except BaseException:
+                model.close()
+                raise
         return model
 
     def sharing(self, options: ModelOptions, header: Header) -> Model:
@@ -183,6 +192,7 @@ class Model:
             training_context=self.training_context,
             vocabulary=self.vocabulary.size,
             devices=self._devices,
+            adapters=self.options.adapters,
         )
 
     def close_before(self, close: Callable[[], None]) -> None:

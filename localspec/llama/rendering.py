@@ -5,6 +5,8 @@ from __future__ import annotations
 import faulthandler
 import json
 import pickle
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -90,7 +92,7 @@ class Renderer:
         length = _LENGTH + size * _LENGTH_EACH
         limits = Limits(_PATIENCE * seconds, _MEMORY + size * _MEMORY_EACH, length, seconds)
         with self._lock:
-            kind, text = self._ask((source, values, limits.seconds, length), limits)
+            kind, text = self._ask((source, values, seconds, length), limits)
         if kind == _REFUSAL:
             raise UserError(
                 f"the model's chat template refuses the conversation: {text}",
@@ -170,15 +172,25 @@ def main() -> None:
     with suppress(EOFError):
         while True:
             source, values, seconds, length = pickle.load(requests)
-            faulthandler.dump_traceback_later(seconds + _GRACE_S, exit=True)  # the parent may have died
+            _end_after(seconds + _GRACE_S)
             kind, text = _reply(partial(_text, environment, compiled, source, values))
             raw = text.encode("utf-8", "replace")
             if len(raw) > length:
                 what = f"writes {units.size(len(raw))} for a conversation far shorter"
                 kind = _MISTAKE
                 raw = what.encode()
-            faulthandler.cancel_dump_traceback_later()
+            _end_after(0.0)
             write_marked_text(replies, kind, raw)
+
+
+def _end_after(seconds: float) -> None:
+    """End this process once it has computed so long, 0 for never: the parent may have died."""
+    if sys.platform != "win32":
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # whose signal nothing handles
+    elif seconds:
+        faulthandler.dump_traceback_later(_PATIENCE * seconds, exit=True)
+    else:
+        faulthandler.cancel_dump_traceback_later()
 
 
 class _RefusedError(Exception):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from localspec.errors import UserError
+from localspec.gguf import check_adapter_file, read_header
 from localspec.models.default_pair import default_pair, on_this_computer
 from localspec.models.names import Reference, file_named
 from localspec.models.pair_request import ModelRequest, PairRequest
@@ -57,9 +58,16 @@ def find_pair(request: PairRequest, source: ModelSource) -> PairFiles:
     asked = request.chat_template
     template = None if asked == "own" else read_chat_template(asked)  # before anything is downloaded
     target, draft = _paths(request, source)
+    _check_adapters(request, target)
     draft, notes = _drafting(request, target, draft)
     _check_draft(request, has_draft=draft is not None)
     return PairFiles(target, draft, template, notes)
+
+
+def _check_adapters(request: PairRequest, target: Path) -> None:
+    """Raise ModelFileError for LoRA adapters that are none, or are for other models than the target."""
+    for adapter in request.target.adapters:
+        check_adapter_file(adapter.path, read_header(target).architecture)
 
 
 def read_chat_template(path: Path | None) -> Path | None:

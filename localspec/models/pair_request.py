@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from localspec.models.names import Reference
-from localspec.types.models import KvType, SplitMode, TensorOverride
+from localspec.types.models import Adapter, KvType, SplitMode, TensorOverride
 from localspec.types.request import Mode
 
 DraftKind = Literal["draft-simple", "draft-mtp", "draft-eagle3"]
@@ -41,6 +41,7 @@ class ModelRequest:
     kv_type_v: KvType | None = None
     experts_at_home: int | Literal["all"] | None = None
     overrides: tuple[TensorOverride, ...] = ()
+    adapters: tuple[Adapter, ...] = ()  # LoRA, of the target
 
     @property
     def kv_types(self) -> tuple[KvType, KvType]:
@@ -56,6 +57,7 @@ class PairRequest:
     `chat_template` "own": the one in the target's file, whatever config.toml names.
     `mode` None: the fastest. `split_mode` None: by layers or, where that is faster, by tensor.
     `context` 0: the trained length. `flash_attention` "auto": llama.cpp's choice, even if tuned otherwise.
+    `in_company`: several conversations are mostly answered in the same calls.
     `reserve` are bytes to keep free on devices. Without `plans` llama.cpp places the models, whether they
     fit or not.
     """
@@ -74,6 +76,7 @@ class PairRequest:
     main_gpu: int = 0
     tensor_split: tuple[float, ...] = ()
     flash_attention: bool | Literal["auto"] | None = None
+    in_company: bool = False
     swa_full: bool = False
     batch: int | None = None
     micro_batch: int | None = None
@@ -84,9 +87,11 @@ class PairRequest:
     def choosing(self, choice: ModelChoice, *, keeps_template: bool = False) -> PairRequest:
         """Return the request for models that were chosen; without a draft it asks for nothing that takes one.
 
-        The chat template stays only if the request `keeps_template`: it was meant for another model.
+        The chat template and LoRA adapters stay only if the request `keeps_template`: they were meant for
+        another model.
         """
-        target = replace(self.target, name=str(choice.target))
+        adapters = self.target.adapters if keeps_template else ()
+        target = replace(self.target, name=str(choice.target), adapters=adapters)
         draft = replace(self.draft, name=None if choice.draft is None else str(choice.draft))
         mode = self.mode
         if choice.draft is None:
@@ -129,7 +134,7 @@ class PairRequest:
 
     @property
     def flash(self) -> bool | None:
-        """Return whether flash attention is used, None where llama.cpp chooses."""
+        """Return whether flash attention was asked for or refused, None where it was left open."""
         return None if self.flash_attention == "auto" else self.flash_attention
 
     @property

@@ -164,6 +164,11 @@ class ModelShape:
         return self.heads > 0 and width % (32 * self.heads) == 0
 
     @property
+    def shares_calls(self) -> bool:
+        """Return whether conversations can share its calls: states and windows forget what others need."""
+        return not self.state_bytes and not any(layer.window for layer in self.layers)
+
+    @property
     def state_bytes(self) -> int:
         """Return the bytes of one running state, 0 where there is none."""
         return sum(layer.state_bytes for layer in self.layers)
@@ -380,6 +385,24 @@ def read_shape(path: Path, overrides: Sequence[TensorOverride] = ()) -> ModelSha
         if device := device_of(tensor.name, overrides):
             shape = _moved(shape, tensor, device, lambda size: _used(size, used, count))
     return shape
+
+
+def with_adapters(shape: ModelShape, adapters: Sequence[Header]) -> ModelShape:
+    """Return a shape with the weights of LoRA adapters, which are where the weights are that they change."""
+    layers = [*shape.layers]
+    for tensor in (tensor for header in adapters for tensor in header.tensors):
+        name = tensor.name.removesuffix(".lora_a").removesuffix(".lora_b")
+        block = _BLOCK.fullmatch(name)
+        if block is not None and int(block[1]) < len(layers):
+            layer = layers[int(block[1])]
+            weight_bytes = layer.weight_bytes + tensor.bytes
+            read_bytes = layer.read_bytes + tensor.bytes
+            layers[int(block[1])] = replace(layer, weight_bytes=weight_bytes, read_bytes=read_bytes)
+        elif name == _TABLE:
+            shape = replace(shape, input_bytes=shape.input_bytes + tensor.bytes)
+        else:
+            shape = replace(shape, output_bytes=shape.output_bytes + tensor.bytes)
+    return replace(shape, layers=tuple(layers))
 
 
 def _moved(shape: ModelShape, tensor: Tensor, device: str, used: Callable[[int], int]) -> ModelShape:

@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 
 from localspec.app.answer_json import Json
 from localspec.errors import LocalSpecError
-from localspec.server.queue import EngineQueue, Job
+from localspec.server.queue import EngineQueue
 from localspec.server.served import Kind, ModelDescription, ServedModel, ServedModels
 from localspec.server.service import FINGERPRINT, ChatService, EncoderService, Protocol
 from localspec.types.models import ModelInfo
@@ -165,42 +165,6 @@ async def _props_of(model: ServedModel) -> Json:
     }
 
 
-async def _slots(models: ServedModels, request: Request) -> Response:
-    """Return a slot for each answer that may be interleaved."""
-    service = models.find(request.query_params.get("model"), "chat").opened
-    if not isinstance(service, ChatService):
-        return JSONResponse([])
-    running, waiting = service.queue.jobs()
-    begun = [*running, *(job for job in waiting if job.is_begun)]
-    idle = [None] * (service.queue.parallel - len(begun))
-    if not idle and "fail_on_no_slot" in request.query_params:
-        raise HTTPException(503, "every slot is taken")
-    jobs = enumerate([*begun, *idle])
-    return JSONResponse([_slot(service, number, job, is_current=job in running) for number, job in jobs])
-
-
-def _slot(service: ChatService, number: int, job: Job | None, *, is_current: bool) -> Json:
-    models = service.queue.models
-    slot: Json = {
-        "id": number,
-        "n_ctx": models.target.context,
-        "speculative": models.draft is not None,
-        "is_processing": job is not None,
-    }
-    if job is None:
-        return slot
-    limit = job.asked.overrides.answer.max_tokens
-    left = -1 if limit is None else limit - job.tokens
-    return slot | {
-        "id_task": job.number,
-        "state": "answering" if is_current else "paused",
-        "model": job.asked.profile.name,
-        "n_decoded": job.tokens,
-        "next_token": [{"has_next_token": True, "n_remain": left, "n_decoded": job.tokens}],
-        "seconds": round(time.monotonic() - job.since, 3),
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class _Metric:
     """A figure of `/metrics`; one that llama-server has too is shown under its name there as well."""
@@ -267,7 +231,8 @@ _METRICS = (
     _total("cached_tokens", "Tokens of prompts that were found in the cache.", "prompt_tokens_cached_total"),
     _Metric("read_tokens_total", "Tokens of prompts that were read.", _read, "prompt_tokens_total"),
     _total("tokens", "Tokens written.", "tokens_predicted_total"),
-    _total("rounds", "Passes of the target model that wrote tokens.", "n_decode_total"),
+    _total("rounds", "Passes of the target model that wrote tokens, without the first of each answer."),
+    _total("passes", "Passes of the target model that wrote tokens.", "n_decode_total"),
     _total(
         "verifications", "Passes of the target model that verified a draft.", "spec_decode_num_drafts_total"
     ),
@@ -290,7 +255,7 @@ _METRICS = (
     _Metric(
         "answers_per_pass",
         "Answers that a pass works on.",
-        lambda models: float(models.totals["rounds"] > 0),
+        lambda models: float(models.totals["passes"] > 0),
         "n_busy_slots_per_decode",
         "gauge",
     ),
@@ -309,31 +274,33 @@ async def _metrics(models: ServedModels, _request: Request) -> Response:
     return reply
 
 
-async def _no_adapters(_models: ServedModels, _request: Request) -> Response:
-    return JSONResponse([])
-
-
 async def _not_offered(_models: ServedModels, request: Request) -> Response:
     """Refuse what llama-server offers at such a path."""
     raise HTTPException(501, f"{request.url.path} is not offered by this server")
 
 
-async def _page(_models: ServedModels, _request: Request) -> Response:
+async def _page(models: ServedModels, _request: Request) -> Response:
+    if not models.shows_page:
+        raise HTTPException(404, "the page is turned off (--no-ui)")
     headers = {"Content-Security-Policy": _NOTHING_FROM_ELSEWHERE}
     return HTMLResponse(_PAGE.read_text(encoding="utf-8"), headers=headers)
 
 
-_OF_OTHERS = ("/lora-adapters", "/props", "/slots/{slot}", "/audio/transcriptions")
+async def _no_proxy(_models: ServedModels, request: Request) -> Response:
+    """Refuse to pass a request on: it would reach what only this machine can."""
+    raise HTTPException(403, f"{request.url.path} is not offered: this server asks no other one for clients")
+
+
+_OF_OTHERS = ("/props", "/audio/transcriptions")
 PROTOCOL: Protocol[ServedModels] = Protocol(
-    dict.fromkeys(_OF_OTHERS, _not_offered),
+    {"/cors-proxy": _no_proxy, **dict.fromkeys(_OF_OTHERS, _not_offered)},
     told={
         "/": _page,
         "/health": _health,
         "/v1/models": _models,
         "/v1/models/{name:path}": _model,
         "/props": _props,
-        "/slots": _slots,
         "/metrics": _metrics,
-        "/lora-adapters": _no_adapters,
+        "/cors-proxy": _no_proxy,
     },
 )

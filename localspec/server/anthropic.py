@@ -17,6 +17,7 @@ from localspec.server.messages import an_object, call_arguments, objects
 from localspec.server.openai import Chat, answered, asked_in_chat, body_of, counted_tokens
 from localspec.server.parts import text_of
 from localspec.server.service import ChatService, Protocol
+from localspec.server.tools_here import kit_for
 from localspec.tools.mcp.names import tool_name
 
 _KINDS = {413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"}
@@ -43,7 +44,7 @@ def error(failure: ApiError) -> Json:
 
 async def _asked(service: ChatService, request: Request) -> Chat:
     body = an_object(in_known_words(await read_json(request)), "the request")
-    return await asked_in_chat(service, body_of(_in_openai_words(body)), runs_tools=True)
+    return await asked_in_chat(service, body_of(_in_openai_words(body)), kit_for(service.server.kit, request))
 
 
 async def _answer(service: ChatService, request: Request) -> Response:

@@ -18,8 +18,6 @@ from urllib.parse import urlsplit
 import h11
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -31,8 +29,10 @@ from localspec.errors import LocalSpecError
 from localspec.safe_text import safe_line
 from localspec.server import (
     about,
+    adapters,
     anthropic,
     completion,
+    direct_calls,
     embeddings,
     engine,
     loading,
@@ -41,11 +41,12 @@ from localspec.server import (
     reranking,
     responses,
     resuming,
+    slots,
     texts,
 )
 from localspec.server.exchange import GONE, error, to_api_error, without_content
 from localspec.server.opening import NamedModel, answered, named_model
-from localspec.server.origins import ANY, pattern
+from localspec.server.origins import EVERYTHING, CrossOrigin, is_own, middleware, pattern, refusal
 from localspec.server.queue import QueueFullError
 from localspec.server.resuming import ResumableStreams
 from localspec.server.served import Kind, ServedModels
@@ -58,10 +59,20 @@ KEEP_ALIVE_S = 60  # for the next request; many clients find out late that a con
 DRAIN_S = 30  # for answers in progress when the server is to end
 CUT_S = 5  # for clients to hear that their answers do not go on then
 RETRY_S = 10  # after which a client may ask again that found the queue full
-_OF_CHATS = tuple(each.PROTOCOL for each in (openai, responses, anthropic, completion, texts, ollama, engine))
+_OF_CHATS = tuple(
+    each.PROTOCOL
+    for each in (openai, responses, anthropic, completion, texts, ollama, engine, slots, adapters)
+)
 _OF_EMBEDDINGS = (embeddings.PROTOCOL, embeddings.OLLAMA)
 _OF_RERANKING = (reranking.PROTOCOL,)
-_OF_SERVER = (about.PROTOCOL, loading.PROTOCOL, ollama.TOLD, engine.TOLD)
+_OF_SERVER = (
+    about.PROTOCOL,
+    loading.PROTOCOL,
+    direct_calls.PROTOCOL,
+    ollama.TOLD,
+    engine.TOLD,
+    slots.TOLD,
+)
 _LONGEST_PATH = 200  # in the log
 _OPEN = ("/", "/health", "/v1/health")  # which also who has no key may ask for
 
@@ -73,6 +84,7 @@ class AccessPolicy:
     api_key: str | None = None
     hosts: frozenset[str] = frozenset({"127.0.0.1", "localhost", "::1"})  # empty where a key protects
     origins: frozenset[str] = frozenset()  # pages that may ask, as `read_origin` returns them
+    pages: CrossOrigin = EVERYTHING  # what those may do
 
     def check(self, request: Request) -> None:
         """Raise HTTPException (401 or 403) for a client without access."""
@@ -80,9 +92,9 @@ class AccessPolicy:
         if self.hosts and (host := _host(headers.get("host", ""))) not in self.hosts:
             raise HTTPException(403, f"this server is not {host or 'what the request calls it'}")
         origin = headers.get("origin")
-        is_own = origin is not None and urlsplit(origin).netloc == headers.get("host")
-        if origin is not None and not is_own and not pattern(self.origins).fullmatch(origin):
-            raise HTTPException(403, f"pages of {origin} may not use this server; see --allow-origin")
+        is_ours = origin is not None and is_own(origin, headers.get("host"))
+        if origin is not None and not is_ours and not pattern(self.origins).fullmatch(origin):
+            raise refusal(origin)
         if self.api_key is not None and request.url.path not in _OPEN:
             scheme, _, bearer = headers.get("authorization", "").partition(" ")
             given = (bearer if scheme.lower() == "bearer" else "", headers.get("x-api-key", ""))
@@ -180,17 +192,9 @@ def application(models: ServedModels, policy: AccessPolicy) -> LoggedApplication
                     for name in {path, *({_twin(path)} - known)}:
                         errors[name] = protocol.error
                         routes.append(Route(name, partial(answer, protocol, handler), methods=[method]))
-    cors = Middleware(
-        CORSMiddleware,
-        allow_origins=[ANY] if ANY in policy.origins else [],
-        allow_origin_regex=pattern(policy.origins).pattern,
-        allow_methods=["*"],
-        allow_headers=["*"],
-        allow_private_network=True,
-    )
     found = Starlette(
         routes=routes,
-        middleware=[cors] if policy.origins else [],
+        middleware=[middleware(policy.origins, policy.pages)] if policy.origins else [],
         exception_handlers={LocalSpecError: fail, HTTPException: fail, Exception: fail},
     )
     found.router.redirect_slashes = False  # to wherever the request says that it is

@@ -129,7 +129,8 @@ class _Reply(SeveralAnswers):
         self._tells_progress = tells_progress
 
     def _head(self, number: int) -> Json:
-        return {"index": number, "id_slot": 0, "model": self._asked[number].profile.name}
+        asked = self._asked[number]
+        return {"index": number, "id_slot": asked.overrides.answer.slot or 0, "model": asked.profile.name}
 
     def events_of(self, step: BlockEvent) -> Iterator[Json]:
         if step.added:
@@ -164,6 +165,7 @@ class _Reply(SeveralAnswers):
         asked = self._asked[number]
         return {
             **self._head(number),
+            "id_slot": finished.slot,
             "generation_settings": self._service.settings(asked),
             "prompt": asked.overrides.answer.prompt,
             "content": text,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
@@ -23,7 +22,6 @@ from localspec.server.queue import QueuedRequest
 from localspec.server.served import ServedModels
 from localspec.server.service import ChatService, Protocol
 from localspec.types.drafts import Token
-from localspec.types.events import GenerationEvent
 from localspec.types.models import DeviceMemory
 from localspec.types.request import EngineSettings, Message, TaskType
 from localspec.types.request import Request as GenerationRequest
@@ -56,7 +54,7 @@ async def _cancel(service: ChatService, body: bytes) -> bool:
 
 async def _choose_settings(service: ChatService, body: bytes) -> ModeChoice:
     wanted = from_json(body, EngineSettings)
-    return ModeChoice(*await _in_turn(service, lambda models: models.choose_settings(wanted)))
+    return ModeChoice(*await service.in_turn(lambda models: models.choose_settings(wanted)))
 
 
 async def _recall(service: ChatService, body: bytes) -> tuple[ModeChoice, ...]:
@@ -64,7 +62,7 @@ async def _recall(service: ChatService, body: bytes) -> tuple[ModeChoice, ...]:
     task = from_json(body, str)
     if task not in get_args(TaskType):
         raise UserError(f"there is no task `{task[:40]}`")
-    tuned = await _in_turn(service, lambda _models: service.queue.tuned_for(cast(TaskType, task)))
+    tuned = await service.in_turn(lambda _models: service.queue.tuned_for(cast(TaskType, task)))
     return () if tuned is None or tuned.settings is None else (ModeChoice(tuned.settings, tuned.reason),)
 
 
@@ -83,6 +81,8 @@ async def _count_tokens(service: ChatService, body: bytes) -> int:
 async def _generate(service: ChatService, request: Request) -> Response:
     wanted = from_json(await read_body(request), GenerationRequest)
     wanted = replace(wanted, kept_as=None if wanted.kept_as is None else "")  # its chats are not those here
+    if wanted.adapters is None:
+        wanted = replace(wanted, adapters=service.scales)
     name = request.headers.get("x-answer", "")
     if len(name) > 64:
         raise HTTPException(400, "the name of the answer is too long")
@@ -115,21 +115,6 @@ async def _tokenize(service: ChatService, body: bytes) -> tuple[Token, ...]:
     given = from_json(body, TextToTokenize)
     tokenize = partial(service.queue.models.tokenize, special=given.special, add_special=given.add_special)
     return tuple(await to_thread(tokenize, given.text))
-
-
-async def _in_turn(service: ChatService, ask: Callable[[SharedModels], T]) -> T:
-    """Return the models' answer when it is this request's turn."""
-    found = list[T]()
-
-    def work(models: SharedModels) -> Iterator[GenerationEvent]:
-        found.append(ask(models))
-        return iter(())
-
-    asked = QueuedRequest(service.profile(None), service.asked, work)
-    async with aclosing(service.queue.answer(asked)) as events:
-        async for _ in events:
-            pass
-    return found[0]
 
 
 _VERBS: dict[str, Verb] = {

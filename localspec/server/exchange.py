@@ -148,6 +148,8 @@ async def read_json(request: Request) -> object:
 
 async def _parsed(request: Request) -> object:
     data = await _received(request)
+    if not data:
+        return {}
     try:
         text = data.decode("utf-8-sig")
         value: object = json.loads(with_whole_characters(text), parse_constant=_no_number)

@@ -36,10 +36,8 @@ _NOT_OFFERED: Mapping[str, tuple[object, ...]] = {
     "guided_grammar": (),
     "guided_json": (),
     "guided_regex": (),
-    "ignore_eos": (False,),
     "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
-    "lora": ([],),
     "min_keep": (0, 1),
     "min_tokens": (0,),
     "mirostat": (0,),
@@ -71,7 +69,8 @@ _NOT_OFFERED: Mapping[str, tuple[object, ...]] = {
 _SHARED = ("model", "stream", "max_tokens", "temperature", "top_k", "top_p", "min_p", "repeat_penalty",
            "presence_penalty", "frequency_penalty", "repeat_last_n", "seed", "stop", "logit_bias", "grammar",
            "response_format", "chat_template_kwargs", "speculative", "parallel_tool_calls", "max_tool_calls",
-           "reasoning_effort", "thinking_budget", "prompt_cache_retention")  # fmt: skip
+           "reasoning_effort", "thinking_budget", "prompt_cache_retention", "id_slot", "lora",
+           "ignore_eos")  # fmt: skip
 _BY_NAME = "name one that `serve --mcp` offers: with a tool of the type mcp, or mcp_toolset"
 _ORDER = ("penalties", "top_k", "top_p", "min_p", "temperature")  # in which LocalSpec samples
 _SWITCHED_OFF = {

@@ -26,9 +26,11 @@ from localspec.chat.schema_check import (
     enforced,
     enforced_answer,
 )
+from localspec.chat.tool_use.kit import ToolKit
 from localspec.chat.tool_use.offer import single_token
 from localspec.errors import UserError
 from localspec.inference.interface import SharedModels
+from localspec.server.adapters import ScaledAdapter, scales_of
 from localspec.server.blocks import BlockStream, ReplyEvent
 from localspec.server.choices import ChoicesReply, Wanted
 from localspec.server.exchange import read, read_json
@@ -38,9 +40,10 @@ from localspec.server.queue import QueuedRequest
 from localspec.server.schemas import NO_SCHEMAS, ReplySchemas
 from localspec.server.service import LLAMA_NAMES, ChatService, Protocol
 from localspec.server.tool_rounds import ToolRounds
-from localspec.server.tools_here import ToolDefinition, ToolsHere, tools_here, wanted_server
+from localspec.server.tools_here import ToolDefinition, ToolsHere, kit_for, tools_here, wanted_server
 from localspec.storage.profiles import Profile, Speculation
 from localspec.types.request import (
+    BANS,
     SAMPLING,
     FrequencyPenalty,
     Grammar,
@@ -75,7 +78,8 @@ _EFFORTS = {"none": 0, "minimal": 512, "low": 1024}  # tokens of thinking, also 
 
 
 async def _chat(service: ChatService, request: Request) -> Response:
-    chat = await asked_in_chat(service, body_of(await read_json(request)), runs_tools=True)
+    kit = kit_for(service.server.kit, request)
+    chat = await asked_in_chat(service, body_of(await read_json(request)), kit)
     return await _answered(service, request, chat.body, [chat.asked], chat.blocks, chat.rounds)
 
 
@@ -208,6 +212,9 @@ class Body:
     return_progress: bool | None = None  # llama-server's, in a stream
     echo: bool | None = None  # of a bare text, as is the next
     suffix: str | None = None
+    id_slot: Annotated[int, Range(-1, 2**31 - 1)] | None = None  # llama-server's; -1: any
+    lora: tuple[ScaledAdapter, ...] | None = None
+    ignore_eos: bool | None = None
 
     @property
     def limit(self) -> int | None:
@@ -242,17 +249,17 @@ class Chat:
         return BlockStream(reader, self.schemas, parallel=parallel, warnings=self.warnings, here=here)
 
 
-async def asked_in_chat(service: ChatService, body: Body, *, runs_tools: bool = False) -> Chat:
+async def asked_in_chat(service: ChatService, body: Body, kit: ToolKit | None = None) -> Chat:
     """Read the request of a chat; raises UserError if it is invalid.
 
-    With `runs_tools` it may ask for tools that run here, because its protocol can show their calls.
+    It may ask for tools of a `kit`, which run here, because its protocol can show their calls.
     """
     for name in ("echo", "prompt", "suffix"):
         if getattr(body, name):
             raise UserError(f"{name} is not offered in a chat", "leave it out, or use /v1/completions")
     profile, messages = service.conversation(service.profile(body.model), conversation(body.messages))
     answer = answer_of(body, service, messages)
-    here = await _tools_here(service, body) if runs_tools else None
+    here = await _tools_here(kit, body)
     tools, must_call = offered(body, here)
     warnings = (*_left_out(body.tools or (), here), *(() if here is None else here.problems))
     for line in warnings:
@@ -273,9 +280,8 @@ async def asked_in_chat(service: ChatService, body: Body, *, runs_tools: bool = 
     return Chat(body, asked, messages, form, replace(schemas, arguments=arguments), warnings, here, rounds)
 
 
-async def _tools_here(service: ChatService, body: Body) -> ToolsHere | None:
+async def _tools_here(kit: ToolKit | None, body: Body) -> ToolsHere | None:
     """Return the tools that a request wants to run here; None if it wants none, or none are offered."""
-    kit = service.server.kit
     tools = body.tools or ()
     if kit is None or body.tool_choice == "none" or body.max_tool_calls == 0:
         return None
@@ -460,9 +466,13 @@ def answer_of(body: Body, service: ChatService, prompt: tuple[Message, ...] | st
         template_variables=thinking_variables(variables, budget),
         thinking_budget=budget,
         grammar=_grammar(body),
-        logit_bias=_bias(body.logit_bias, service.queue.models),
+        logit_bias=(*_bias(body.logit_bias, service.queue.models), *_bans(body, service.queue.models)),
         top_logprobs=_logprobs(body),
         kept_as=None if body.prompt_cache_retention in _IN_MEMORY else usual.kept_as,
+        adapters=service.scales
+        if body.lora is None
+        else scales_of(body.lora, service.queue.models.target.adapters),
+        slot=None if body.id_slot in (None, -1) else body.id_slot % service.queue.parallel,
     )
 
 
@@ -509,6 +519,12 @@ def _bias(value: object, models: SharedModels) -> tuple[tuple[int, float], ...]:
     except (AssertionError, TypeError, ValueError, OverflowError):
         raise UserError("logit_bias is not an object of token ids and numbers") from None
     return tuple(found)
+
+
+def _bans(body: Body, models: SharedModels) -> Iterator[tuple[int, float]]:
+    """Yield the bias against each token that ends the model's turn, if it may not end it."""
+    for token in models.target.end_tokens if body.ignore_eos else ():
+        yield token, BANS
 
 
 def _logprobs(body: Body) -> int | None:

@@ -102,6 +102,11 @@ class Job(turns.Share):
         return self.asked.reads or self.asked.work is not None
 
     @property
+    def kind(self) -> object:
+        """Return the scales of its LoRA adapters: a call of the models has the same for all."""
+        return (self.asked.request or self.asked.overrides.answer).adapters
+
+    @property
     def client(self) -> object:
         """Return the client that it is for."""
         return self.asked.client or self

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from localspec.app.answer_json import Json
+from localspec.chat.tool_use.kit import ToolKit
 from localspec.errors import UserError
 from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply, warned
 from localspec.server.exchange import OVERFLOW, SERVER_SENT, ApiError, frame, read_json
@@ -23,7 +24,7 @@ from localspec.server.named_tools import NamedTool, custom_input, flat_call, fla
 from localspec.server.openai import Chat, answered, asked_in_chat, body_of, counted_tokens
 from localspec.server.parts import text_of
 from localspec.server.service import ChatService, Protocol
-from localspec.server.tools_here import listed
+from localspec.server.tools_here import kit_for, listed
 from localspec.tools.mcp.names import tool_name
 
 _REPEATED = ("instructions", "max_output_tokens", "temperature", "top_p")
@@ -43,7 +44,7 @@ async def _answer(service: ChatService, request: Request) -> Response:
     for name in ("previous_response_id", "conversation", "background"):
         if body.get(name):
             raise UserError(f"{name} asks for a response stored on the server", _NOT_KEPT)
-    chat = await _asked(service, body)
+    chat = await _asked(service, body, kit_for(service.server.kit, request))
     reply = _Reply(body, chat)
     events = answered(service, chat.rounds, lambda: reply.blocks, chat.asked)
     return await reply.send(request, events, streams=bool(chat.body.stream))
@@ -51,12 +52,12 @@ async def _answer(service: ChatService, request: Request) -> Response:
 
 async def _count(service: ChatService, request: Request) -> Response:
     body = an_object(in_known_words(await read_json(request)), "the request")
-    tokens = await counted_tokens(service, await _asked(service, body))
+    tokens = await counted_tokens(service, await _asked(service, body, kit_for(service.server.kit, request)))
     return JSONResponse({"object": "response.input_tokens", "input_tokens": tokens})
 
 
-async def _asked(service: ChatService, body: Json) -> Chat:
-    return await asked_in_chat(service, body_of(_as_chat(body)), runs_tools=True)
+async def _asked(service: ChatService, body: Json, kit: ToolKit | None) -> Chat:
+    return await asked_in_chat(service, body_of(_as_chat(body)), kit)
 
 
 def _as_chat(body: Json) -> Json:

@@ -10,7 +10,7 @@ import psutil
 
 from localspec.errors import UserError
 from localspec.server.application import AccessPolicy, application, http_server
-from localspec.server.origins import read_origin
+from localspec.server.origins import EVERYTHING, CrossOrigin, read_origin
 from localspec.server.served import ServedModels
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -39,15 +39,22 @@ def _holder(port: int) -> str:
 
 
 def access(
-    host: str, key: str | None, origins: Collection[str], others: Collection[str], *, is_local: bool
+    host: str,
+    key: str | None,
+    origins: Collection[str],
+    others: Collection[str],
+    pages: CrossOrigin = EVERYTHING,
+    *,
+    is_local: bool,
 ) -> AccessPolicy:
     """Return the access policy of a server at an address; names are only checked on this machine.
 
-    `others` are names by which a proxy passes requests on. Raises UserError for an invalid origin.
+    `others` are names by which a proxy passes requests on; `pages` says what pages of the origins may do.
+    Raises UserError for an invalid origin.
     """
     names = (*_LOOPBACK, host, *map(str.lower, others))
     hosts = frozenset(names) if is_local else frozenset[str]()
-    return AccessPolicy(key, hosts, frozenset(map(read_origin, origins)))
+    return AccessPolicy(key, hosts, frozenset(map(read_origin, origins)), pages)
 
 
 def run(models: ServedModels, policy: AccessPolicy, listener: socket.socket) -> None:

@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 
 from starlette.exceptions import HTTPException
 
+from localspec.chat.tool_use.consent import ConsentDesk
 from localspec.errors import Cancelled, EngineError, LocalSpecError
 from localspec.hardware.placement.room import HeldMemory
 from localspec.models.names import close_names
@@ -181,14 +182,17 @@ class ServedModels:
     ) -> None:
         """Offer some models, all of them closed."""
         self.all = [ServedModel(offer) for offer in offers]
+        self.server = server
         self.report = server.report
         self.totals = server.totals
+        self.shows_page = server.shows_page
         self.settings = settings or RouterSettings()
         self._removed: list[ServedModel] = []  # from the list, while they close
         self._by_name = _by_name(self.all)
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
         self._ends = False
+        self.running_calls = set[ConsentDesk]()  # of tools that clients call themselves: no answer waits
 
     def first(self, kind: Kind) -> ServedModel | None:
         """Return the model for requests that name none; None without any of that kind."""
@@ -313,10 +317,12 @@ class ServedModels:
             self._stop(model, ServerEndsError(f"{model.name} was unloaded while it was being opened"))
 
     def stop(self) -> None:
-        """Stop opening models: the server is to end."""
+        """Stop opening models, and end calls of tools: the server is to end."""
         self._ends = True
         for model in self._every():
             self._stop(model, ServerEndsError(_ENDS))
+        for desk in self.running_calls:
+            desk.stop()
 
     def cut(self) -> None:
         """End all answers in progress with an error."""

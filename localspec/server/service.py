@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from asyncio import to_thread
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Generic, TypeVar
 from typing import Protocol as PythonProtocol
 
@@ -19,7 +20,7 @@ from localspec.chat.answer_settings import SessionRequest, followed
 from localspec.chat.figures import note, summary_line
 from localspec.chat.tool_use.kit import ToolKit
 from localspec.inference.encoders import Encoder
-from localspec.inference.interface import check_room
+from localspec.inference.interface import SharedModels, check_room
 from localspec.llama.library import LLAMA_BUILD
 from localspec.safe_text import safe_line
 from localspec.server.beginnings import Beginnings
@@ -27,9 +28,10 @@ from localspec.server.exchange import SERVER_SENT, ApiError, StreamForm, error
 from localspec.server.queue import EngineQueue, QueuedRequest
 from localspec.storage.profiles import Profile
 from localspec.types.events import Finished, GenerationEvent, ModeChanged, Summary
-from localspec.types.request import Message
+from localspec.types.request import BANS, Message
 from localspec.version import __version__
 
+T = TypeVar("T")
 _COUNTED = ("prompt_tokens", "cached_tokens", "tokens", "rounds", "drafted", "accepted", "hits", "misses",
             "prompt_s", "decode_s")  # fmt: skip
 
@@ -49,7 +51,19 @@ class ServerSettings:
     report: Callable[[str], object] = lambda _line: None
     totals: Counter[str] = field(default_factory=Counter)  # of `Summary`, and of requests
     warned: set[str] = field(default_factory=set)
-    kit: ToolKit | None = None  # of MCP servers that clients may use
+    kit: ToolKit | None = None  # of tools that clients may use
+    slots: Path | None = None  # the folder of saved slots
+    shows_page: bool = True
+
+    def log(self, line: str) -> None:
+        """Log a line, after the time."""
+        self.report(f"{time.strftime('%H:%M:%S')}  {safe_line(line)}")
+
+    def warn(self, line: str) -> None:
+        """Log a line the first time, about what comes again and again."""
+        if line not in self.warned:
+            self.warned.add(line)
+            self.log(line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +74,17 @@ class ChatService:
     profiles: Mapping[str, Profile]
     server: ServerSettings
     beginnings: Beginnings = field(default_factory=Beginnings)
+    chosen_scales: list[tuple[float, ...]] = field(default_factory=list)  # at most one, of LoRA adapters
+
+    @property
+    def scales(self) -> tuple[float, ...]:
+        """Return the scales of LoRA adapters for requests that name none."""
+        usual = tuple(adapter.scale for adapter in self.queue.models.target.adapters)
+        return self.chosen_scales[0] if self.chosen_scales else usual
+
+    def set_scales(self, scales: tuple[float, ...]) -> None:
+        """Set them, for later requests."""
+        self.chosen_scales[:] = [scales]
 
     @property
     def asked(self) -> SessionRequest:
@@ -98,9 +123,7 @@ class ChatService:
 
     def warn(self, line: str) -> None:
         """Log a line the first time, about what clients send with every request."""
-        if line not in self.server.warned:
-            self.server.warned.add(line)
-            self.report(f"{time.strftime('%H:%M:%S')}  {safe_line(line)}")
+        self.server.warn(line)
 
     def compare_beginning(self, messages: Sequence[Message], tools: Sequence[str]) -> None:
         """Log that a conversation came again with another beginning: its whole prompt is read then."""
@@ -125,7 +148,25 @@ class ChatService:
             "n_predict": -1 if answer.max_tokens is None else answer.max_tokens,
             "stop": list(answer.stop),
             "n_probs": answer.top_logprobs or 0,
+            "logit_bias": [
+                {"token": token, "bias": None if bias <= BANS else bias} for token, bias in answer.logit_bias
+            ],
+            "lora": [{"id": at, "scale": scale} for at, scale in enumerate(answer.adapters or self.scales)],
         }
+
+    async def in_turn(self, ask: Callable[[SharedModels], T]) -> T:
+        """Return the models' answer to something else than a prompt, when nothing else uses them."""
+        found = list[T]()
+
+        def work(models: SharedModels) -> Iterator[GenerationEvent]:
+            found.append(ask(models))
+            return iter(())
+
+        asked = QueuedRequest(self.profile(None), self.asked, work)
+        async with aclosing(self.queue.answer(asked)) as events:
+            async for _ in events:
+                pass
+        return found[0]
 
     async def answer(self, asked: QueuedRequest) -> AsyncGenerator[GenerationEvent]:
         """Yield the events of an answer, which end with `Finished`; closing the generator gives it up.
@@ -167,6 +208,7 @@ class ChatService:
         self.server.totals["longest"] = max(
             self.server.totals["longest"], summary.prompt_tokens + summary.tokens
         )
+        self.server.totals["passes"] += summary.rounds + (summary.tokens > 0)
         self.server.totals["verifications"] += summary.rounds if summary.drafted else 0
         self.server.totals.update(
             figures | {"first_token_s": waited + summary.first_token_s, "waited_s": waited}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 from localspec.chat.calls.form import ToolFormat
 from localspec.chat.tool_use.answer_tools import AnswerTools
-from localspec.chat.tool_use.background import in_background
 from localspec.chat.tool_use.calls_run import CallEnded, CallEvent
 from localspec.chat.tool_use.consent import ConsentDesk
 from localspec.chat.tool_use.described import describe_run
@@ -19,6 +18,7 @@ from localspec.errors import ContextFullError
 from localspec.server.blocks import BlockStream, MessageEnded, ReplyEvent
 from localspec.server.queue import QueuedRequest
 from localspec.server.service import ChatService
+from localspec.server.threads import in_thread
 from localspec.server.tools_here import ToolsHere
 from localspec.types.events import Finished, Summary
 from localspec.types.request import Message, ToolCall
@@ -51,10 +51,11 @@ class ToolRounds:
         results have filled it. Closing the generator stops what runs.
         """
         first = asked.overrides.answer
+        offer = ToolOffer(self.form, self.calling.tools, self.calling.triggers)
+        asked = _with_answer(asked, replace(first, prompt=offer.noted(self.messages)))
         desk = ConsentDesk()
         summaries = list[Summary]()
         finished = Finished("stop", Summary())
-        offer = ToolOffer(self.form, self.calling.tools, self.calling.triggers)
         room = service.queue.models.target.context  # characters, so about a quarter of the context
         tools = AnswerTools(self.here.kit, self.here.offered, offer, desk, room, self.most_calls)
         messages = list(self.messages)
@@ -78,7 +79,7 @@ class ToolRounds:
                 read = blocks()
                 said = read.message() if finished.reason == "stop" else Message("assistant", "")
                 messages.append(said)
-                async with aclosing(_run(tools, said.tool_calls)) as steps:
+                async with aclosing(in_thread(partial(_run, tools, said.tool_calls))) as steps:
                     async for step in steps:
                         if isinstance(step, CallEnded):
                             messages.append(Message("tool", step.text, tool_call_id=step.run.call.id))
@@ -90,13 +91,15 @@ class ToolRounds:
                     yield replace(finished, reason=reason, summary=_together(summaries))
                     return
                 another = self.last if tools.are_over else self.calling
-                offer = tools.offer
-                read.go_on(offer.reader())
                 another = replace(another, prompt=tuple(messages), seed=first.seed, max_tokens=left)
-                another = offer.put_into(another) if offer.note else another
-                asked = replace(asked, overrides=replace(asked.overrides, answer=another))
+                read.go_on(tools.offer.reader())
+                asked = _with_answer(asked, tools.offer.put_into(another))
         finally:
             desk.stop()
+
+
+def _with_answer(asked: QueuedRequest, answer: GenerationRequest) -> QueuedRequest:
+    return replace(asked, overrides=replace(asked.overrides, answer=answer))
 
 
 def _left(first: GenerationRequest, summaries: Sequence[Summary]) -> int | None:
@@ -112,23 +115,8 @@ def _together(summaries: Sequence[Summary]) -> Summary:
     return replace(summaries[0], **sums | {"first_token_s": summaries[0].first_token_s})
 
 
-async def _run(tools: AnswerTools, calls: Sequence[ToolCall]) -> AsyncGenerator[CallEvent]:
-    """Yield the steps of calls, which a thread of their own runs to their ends."""
-    if not calls:
-        return
-    loop = asyncio.get_running_loop()
-    steps = asyncio.Queue[CallEvent | None]()
-
-    def tell(step: CallEvent | None) -> None:
-        with suppress(RuntimeError):  # the loop has ended, and its clients with it
-            loop.call_soon_threadsafe(steps.put_nowait, step)
-
-    def run() -> None:
+def _run(tools: AnswerTools, calls: Sequence[ToolCall], tell: Callable[[CallEvent], object]) -> None:
+    """Run calls to their ends, and tell their steps."""
+    if calls:
         for step in tools.run(calls):
             tell(step)
-
-    running = in_background(run, "tools")
-    running.add_done_callback(lambda _ended: tell(None))
-    while (step := await steps.get()) is not None:
-        yield step
-    running.result()  # raises what went wrong

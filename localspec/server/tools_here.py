@@ -1,6 +1,7 @@
-"""Tools of MCP servers that run here, on the server's side: what a request asks for, and what it gets.
+"""Tools that run here, on the server's side, for an answer: what a request asks for, and what it gets.
 
-A client names servers of mcp.json that the user of this machine has offered (`serve --mcp`). It can name no
+A client names servers of mcp.json that the user of this machine has offered (`serve --mcp`), or `localspec`,
+which stands for our own tools (`serve --tools`). It can name no
 address, so it cannot make this machine connect anywhere.
 """
 
@@ -8,15 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
+from starlette.requests import Request
+
 from localspec.app.answer_json import Json
+from localspec.app.client_tools import OWN
 from localspec.chat.tool_use.background import in_background
 from localspec.chat.tool_use.kit import OfferedTools, ToolKit
 from localspec.errors import UserError
 from localspec.server.blocks import ContentBlock
 from localspec.server.messages import Function, an_object
+from localspec.server.origins import is_foreign
 from localspec.tools.tool import Tool, Toolbox
 
 _READS = ("none", "reads", "fetches")
@@ -128,6 +133,13 @@ def listed(server: ListedServer, id_: str) -> Json:
     return {**head, "error": server.problem or None}
 
 
+def kit_for(kit: ToolKit | None, request: Request) -> ToolKit | None:
+    """Return the tools that the client of a request may have run: no page of another address gets our own."""
+    if kit is None or not is_foreign(request):
+        return kit
+    return replace(kit, boxes={name: box for name, box in kit.boxes.items() if name != OWN})
+
+
 def wanted_server(tool: ToolDefinition, kit: ToolKit, where: str) -> WantedServer | None:
     """Read a tool; None for one that is not of an MCP server, names none, or one by its address.
 
@@ -188,7 +200,7 @@ async def tools_here(kit: ToolKit, wanted: Sequence[WantedServer], taken: Collec
         own = {
             name: (tool, box)
             for name, (tool, box) in offered.owners.items()
-            if server.wants(tool) and name not in taken and kit.judge(tool, {}).leave == "allowed"
+            if server.wants(tool) and name not in taken
         }
         problem = "" if own else "; ".join(offered.problems)
         lists.append(ListedServer(server.label, tuple(tool for tool, _ in own.values()), problem))

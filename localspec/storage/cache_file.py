@@ -14,8 +14,10 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import mkstemp
 from typing import IO, Annotated
 
+from localspec.storage.kept_caches import UNFINISHED
 from localspec.types.saved_states import CachedText, ConversationCopy, SavedState, StateBytes
 from localspec.values import InvalidValueError, Range, plain, read
 
@@ -78,6 +80,24 @@ def write_copy(
                 return False
             file.write(data[start : start + _PIECE])
     return True
+
+
+def save_copy(
+    path: Path, copy: ConversationCopy, models: Sequence[str], is_wanted: Callable[[], bool] = lambda: True
+) -> bool:
+    """Write a copy to a file that only this user can read; return False where it was no longer wanted.
+
+    The file gets its name when it is complete: nothing unfinished stays. Raises OSError.
+    """
+    descriptor, unfinished = mkstemp(suffix=UNFINISHED, dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            is_whole = write_copy(file, copy, models, is_wanted) and is_wanted()
+        if is_whole:
+            Path(unfinished).replace(path)
+        return is_whole
+    finally:
+        Path(unfinished).unlink(missing_ok=True)
 
 
 def read_text(path: Path, model: str) -> array[int]:

@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkstemp
 
-from localspec.storage.cache_file import Allocate, DamagedFileError, read_copy, read_text, write_copy
+from localspec.storage.cache_file import Allocate, DamagedFileError, read_copy, read_text, save_copy
 from localspec.storage.kept_caches import ENDING, UNFINISHED, caches_dir, delete, entries, name_of
 from localspec.storage.paths import PRIVATE_FOLDER, make_private_folder
 from localspec.types.saved_states import ConversationCopy
@@ -113,15 +112,15 @@ class CacheFolder:
         earlier = [each.path for each in there if is_continued(each.tokens, text)]
         if not self._make_room(copy.size, earlier):
             return
-        descriptor, unfinished = mkstemp(suffix=UNFINISHED, dir=self._path)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                is_whole = write_copy(file, copy, self._models, is_wanted)
-            if is_whole and is_wanted():
-                Path(unfinished).replace(path)
-                delete(each for each in earlier if each != path)
-        finally:
-            Path(unfinished).unlink(missing_ok=True)
+        if save_copy(path, copy, self._models, is_wanted):
+            delete(each for each in earlier if each != path)
+
+    def erase(self, tokens: Sequence[int]) -> None:
+        """Delete the files of a text, of its beginning and of what continues it; raises StoreError."""
+        text = array("i", tokens)
+        files, _ = self.files()
+        same = (each for each in files if is_continued(each.tokens, text) or is_continued(text, each.tokens))
+        delete(each.path for each in same)
 
     def _make_room(self, size: int, earlier: Sequence[Path]) -> bool:
         """Delete the least recently used, but `earlier` ones first, until a file of that size fits.

@@ -81,6 +81,8 @@ def _side(options: ModelOptions | None, *, keeps_costs: bool) -> str:
     }
     if options.experts_at_home or options.overrides:  # later than the others
         values |= {"experts_at_home": options.experts_at_home, "overrides": options.overrides}
+    if options.adapters:
+        values |= {"adapters": tuple(map(str, options.adapters))}
     return f"ModelOptions({', '.join(f'{name}={value}' for name, value in values.items())})"
 
 

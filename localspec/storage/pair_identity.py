@@ -106,6 +106,7 @@ def _seat(options: ModelOptions) -> str:
         parts.insert(0, f"{names} ({layers}{_split(options)})")
     if (options.kv_type_k, options.kv_type_v) != ("f16", "f16"):
         parts.append(f"cache {options.kv_type_k}/{options.kv_type_v}")
+    parts += [f"with {adapter.path.name} at {adapter.scale:g}" for adapter in options.adapters]
     return ", ".join(parts)
 
 

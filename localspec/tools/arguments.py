@@ -24,7 +24,7 @@ def schema_of(kind: type) -> dict[str, Any]:
     own = fields(kind)
     properties = {field.name: _property(hints[field.name]) for field in own}
     for field in own:
-        if field.default is not MISSING and field.default is not None:
+        if field.default is not MISSING and field.default not in (None, ()):
             properties[field.name]["default"] = plain(field.default)
     required = [field.name for field in own if field.default is field.default_factory is MISSING]
     return {
@@ -64,4 +64,6 @@ def _property(kind: Any) -> dict[str, Any]:  # noqa: ANN401 - an annotation
         return _property(next(part for part in get_args(kind) if part is not NoneType))
     if get_origin(kind) is Literal:
         return {"type": "string", "enum": list(get_args(kind))}
-    return {"type": _TYPES[kind]}
+    if get_origin(kind) is tuple:  # of any length
+        return {"type": "array", "items": _property(get_args(kind)[0])}
+    return {"type": _TYPES[kind]} if kind in _TYPES else schema_of(kind)

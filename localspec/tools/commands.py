@@ -23,13 +23,14 @@ from localspec.errors import UserError
 from localspec.safe_text import safe_text
 from localspec.tools.differences import fenced
 from localspec.tools.family import ProcessFamily, marked, new_mark
-from localspec.tools.tool import ToolOutput
+from localspec.tools.tool import Tell, ToolOutput, tell_nobody
 from localspec.tools.workspace import Workspace
 from localspec.values import Range
 
 # bytes of output that are kept
 MAX_HEAD = 8_000
 MAX_TAIL = 16_000
+MAX_TOLD = 2**20  # bytes of output that are told while a command runs
 USUAL_SECONDS = 120
 LONGEST_COMMAND = 10_000  # characters
 MAX_PRINTED = 64 * 2**20  # bytes
@@ -62,13 +63,13 @@ class CommandRunner:
         _check(wanted.command)
         return fenced(wanted.command, "sh")
 
-    def run(self, wanted: RunArguments, stop: Event) -> ToolOutput:
+    def run(self, wanted: RunArguments, stop: Event, tell: Tell = tell_nobody) -> ToolOutput:
         """Run the command; its exit code, unless 0, and how it was ended come after its output."""
         _check(wanted.command)
         mark = new_mark()
-        process = _started(wanted.command, self.workspace.root, marked(environment(), mark))
+        process = _started(wanted.command, self.workspace.folder, marked(environment(), mark))
         family = ProcessFamily(process.pid, mark).guarded()
-        output = _Output()
+        output = _Output(tell)
         assert process.stdout is not None
         reader = Thread(target=output.read, args=(process.stdout,), name="localspec-command", daemon=True)
         reader.start()
@@ -84,13 +85,16 @@ class CommandRunner:
         if left and not reason:
             notes.append(f"ended, too: {left} in the background")
         text = output.text().rstrip("\n") or "(no output)"
-        return ToolOutput("\n".join([text, *(f"[{note}]" for note in notes)]), is_error=bool(reason))
+        text = "\n".join([text, *(f"[{note}]" for note in notes)])
+        return ToolOutput(text, bool(reason), {"exit_code": process.returncode, "ended": reason})
 
 
 class _Output:
-    """The first and the last bytes of what a command prints."""
+    """The first and the last bytes of what a command prints, which is told as it comes, up to a limit."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._head = bytearray()
         self._tail = bytearray()
         self.size = 0
@@ -100,6 +104,10 @@ class _Output:
         with suppress(OSError, ValueError):  # ValueError of a stream that is closed meanwhile
             while data := os.read(stream.fileno(), 65536):
                 self.size += len(data)
+                if self.size <= MAX_TOLD:
+                    self._tell(safe_text(self._decoder.decode(data)))
+                elif self.size - len(data) <= MAX_TOLD:
+                    self._tell(f"\n[... output after {units.size(MAX_TOLD)} is left out ...]\n")
                 room = MAX_HEAD - len(self._head)
                 self._head += data[:room]
                 self._tail += data[room:]

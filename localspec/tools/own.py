@@ -18,7 +18,7 @@ from localspec.tools.reading import FileReader, ReadArguments
 from localspec.tools.rules import denied_path
 from localspec.tools.searching import FileSearcher, SearchArguments, ripgrep
 from localspec.tools.seen import SeenFiles
-from localspec.tools.tool import Arguments, Effect, Tool, ToolOutput
+from localspec.tools.tool import Arguments, Effect, Tell, Tool, ToolOutput, tell_nobody
 from localspec.tools.web.page import FetchArguments, PageFetcher
 from localspec.tools.workspace import Workspace
 from localspec.tools.writing import EditArguments, FileWriter, WriteArguments
@@ -35,6 +35,7 @@ class OwnTool:
     kind: type
     run: Callable[[Any, Event], str | ToolOutput]
     preview: Callable[[Any], str] = lambda _: ""
+    run_aloud: Callable[[Any, Event, Tell], ToolOutput] | None = None  # the same, and tells what it prints
 
     @property
     def tool(self) -> Tool:
@@ -69,10 +70,11 @@ class OwnTools:
         own = self._named(name)
         return own.preview(read_arguments(own.kind, arguments))
 
-    def run(self, name: str, arguments: Arguments, stop: Event) -> ToolOutput:
+    def run(self, name: str, arguments: Arguments, stop: Event, tell: Tell = tell_nobody) -> ToolOutput:
         """Run a call; raises UserError, and Cancelled if `stop` is set before it can have a result."""
         own = self._named(name)
-        output = own.run(read_arguments(own.kind, arguments), stop)
+        given: object = read_arguments(own.kind, arguments)
+        output = own.run(given, stop) if own.run_aloud is None else own.run_aloud(given, stop, tell)
         return output if isinstance(output, ToolOutput) else ToolOutput(output)
 
     def _named(self, name: str) -> OwnTool:
@@ -101,14 +103,17 @@ def _tools(workspace: Workspace, private_hosts: tuple[str, ...], deny: tuple[str
             "files", "list_folder", "List a folder and the folders in it.", "reads",
             ListArguments, finder.list,
         ),
-        OwnTool("files", "find_files", "Find files by a name pattern.", "reads", FindArguments, finder.find),
+        OwnTool(
+            "files", "find_files", "Find files or folders by a name pattern.", "reads",
+            FindArguments, finder.find,
+        ),
         OwnTool(
             "files", "search_files",
             "Search files for a text; shows the files and lines that contain it.", "reads",
             SearchArguments, searcher.search,
         ),
         OwnTool(
-            "files", "edit_file", "Change a file: replace old_text by new_text.", "writes",
+            "files", "edit_file", "Replace a text in a file, or several.", "writes",
             EditArguments, writer.edit, writer.preview_edit,
         ),
         OwnTool(
@@ -118,7 +123,7 @@ def _tools(workspace: Workspace, private_hosts: tuple[str, ...], deny: tuple[str
         ),
         OwnTool(
             "run", "run_command", "Run a shell command and return its output.", "runs",
-            RunArguments, runner.run, runner.preview,
+            RunArguments, runner.run, runner.preview, runner.run,
         ),
         OwnTool(
             "web", "fetch_page", "Fetch a web page as text.", "fetches",

@@ -17,6 +17,7 @@ from localspec.errors import UserError, os_errors_as
 from localspec.pdf import is_pdf, pdf_text
 from localspec.storage.text_file import decode_text
 from localspec.tools.seen import SeenFiles
+from localspec.tools.tool import ToolOutput
 from localspec.tools.workspace import Location, Workspace
 from localspec.values import Range
 
@@ -44,7 +45,7 @@ class FileReader:
     workspace: Workspace
     seen: SeenFiles = field(default_factory=SeenFiles)
 
-    def read(self, wanted: ReadArguments, _stop: Event) -> str:
+    def read(self, wanted: ReadArguments, _stop: Event) -> ToolOutput:
         """Return some lines of a file with their numbers; raises UserError."""
         first = wanted.from_line or 1
         last = wanted.to_line
@@ -52,17 +53,18 @@ class FileReader:
             raise UserError(f"`to_line` {last} is before `from_line` {first}")
         place = self.workspace.locate(wanted.path)
         data = read_file(self.workspace, place)
+        pages = (first, last or first) if wanted.from_line or last else None
         if is_pdf(data):
-            pages = (first, last or first) if wanted.from_line or last else None
             with os_errors_as(f"cannot read `{place.shown}`"):
-                return pdf_text(place.path, place.shown, pages, MAX_CHARACTERS)
+                return ToolOutput(pdf_text(place.path, place.shown, pages, MAX_CHARACTERS))
         text, note = _decoded(data, place.shown)
         if not text:
-            return f"`{place.shown}` is empty"
+            return ToolOutput(f"`{place.shown}` is empty", data={"content": ""})
         lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
         shown = numbered(lines, place.shown, first, last)
         self.seen.add(place, data)
-        return shown + note
+        content = text if pages is None else "".join(f"{line}\n" for line in lines[first - 1 : last])
+        return ToolOutput(shown + note, data={"content": content})
 
 
 def read_file(workspace: Workspace, place: Location) -> bytes:

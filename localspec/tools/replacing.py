@@ -1,4 +1,4 @@
-"""A text replaced by another one in a file that holds it exactly once; all other bytes stay.
+"""Texts replaced by others in a file that holds each exactly once; all other bytes stay.
 
 Models write LF where a file has CRLF, so both count as the same; what is written gets the endings of the
 lines around it. Bytes that are not UTF-8 stay, too.
@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from itertools import islice
+from itertools import islice, pairwise
 
 from localspec import units
 from localspec.errors import UserError
@@ -60,8 +60,56 @@ def decoded(data: bytes, name: str) -> DecodedFile:
     return DecodedFile(mark, "utf-8", "surrogateescape", data[len(mark) :].decode("utf-8", "surrogateescape"))
 
 
-def replaced(text: str, old: str, new: str, name: str) -> str:
-    """Return the text with `old` replaced by `new`; raises UserError unless it occurs exactly once."""
+@dataclass(frozen=True, slots=True)
+class TextEdit:
+    """A text to replace, and the one in its place."""
+
+    old_text: str
+    new_text: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Place:
+    """The part of a file that an edit replaces, the text that it gets, and the number of the edit."""
+
+    first: int
+    last: int
+    written: str
+    number: int
+
+
+def replaced(text: str, edits: Sequence[TextEdit], name: str) -> str:
+    """Return the text with all edits made; raises UserError unless each old text occurs exactly once.
+
+    All of them are found in the text as it is, so none can meet what another one has written.
+    """
+    places = list[_Place]()
+    for number, edit in enumerate(edits, 1):
+        try:
+            places.append(_found(text, edit, name, number))
+        except UserError as error:
+            if len(edits) == 1:
+                raise
+            raise UserError(f"edit {number} of {len(edits)}: {error.message}", error.hint) from None
+    places.sort()
+    for one, other in pairwise(places):
+        if other.first < one.last:
+            numbers = sorted((one.number, other.number))
+            what = f"the edits {numbers[0]} and {numbers[1]} overlap in `{name}`: nothing was changed"
+            raise UserError(what, "make one edit of both")
+    parts = list[str]()
+    end = 0
+    for place in places:
+        parts += (text[end : place.first], place.written)
+        end = place.last
+    result = "".join((*parts, text[end:]))
+    return result + _lost_ending(text, result)
+
+
+def _found(text: str, edit: TextEdit, name: str, number: int) -> _Place:
+    """Find the one place of an old text; raises UserError unless it occurs exactly once."""
+    old = edit.old_text
+    new = edit.new_text
     flat = text.replace(_CRLF, "\n")
     wanted = old.replace(_CRLF, "\n")
     written = new.replace(_CRLF, "\n")
@@ -85,8 +133,7 @@ def replaced(text: str, old: str, new: str, name: str) -> str:
     last = end + bisect_left(breaks, end)
     if _ending(text, first, last) == _CRLF:
         written = written.replace("\n", _CRLF)
-    result = text[:first] + written + text[last:]
-    return result + _lost_ending(text, result)
+    return _Place(first, last, written, number)
 
 
 def _places(text: str, wanted: str) -> Iterator[int]:
@@ -120,7 +167,7 @@ def _lost_ending(old: str, new: str) -> str:
 def _ambiguous(text: str, places: list[int], name: str) -> UserError:
     numbers = list(dict.fromkeys(text.count("\n", 0, at) + 1 for at in places[:_PLACES_NAMED]))
     where = quoted(text.split("\n"), numbers) + (", ..." if len(places) > _PLACES_NAMED else "")
-    what = f"`old_text` occurs {len(places)} times in `{name}`: {where}"
+    what = f"`old_text` is not unique: it occurs {len(places)} times in `{name}`: {where}"
     return UserError(what, "take the whole line, or lines around it, so that it occurs once")
 
 

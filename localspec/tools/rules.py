@@ -76,6 +76,14 @@ def consent(tool: Tool, subject: Subject, rules: ConsentRules) -> Consent:
     return Consent("ask")
 
 
+def may_be_allowed(tool: Tool, rules: ConsentRules) -> bool:
+    """Return whether rules allow some calls of a tool, so that it can be offered where no user is asked."""
+    found = consent(tool, Subject(), rules)
+    if found.answer != "ask":
+        return found.answer == "allow"
+    return any(fnmatchcase(full_name(tool), rule.partition(":")[0]) for rule in rules.allow)
+
+
 def choice(tool: Tool, subject: Subject) -> str:
     """Return the rule that "always" saves for the workspace; empty if such a call needs consent each time."""
     if tool.effect not in _CHOOSABLE:

@@ -22,12 +22,13 @@ from typing import Annotated
 
 from localspec.child_process import Child, ChildEndedError, pickled, take_pipes
 from localspec.errors import UserError
-from localspec.folders.contents import matches
+from localspec.folders.contents import generated_names, matches
 from localspec.folders.ignored import rules_above
 from localspec.folders.patterns import PathPattern, has_signs, path_pattern
 from localspec.safe_text import safe_line, whole_text
 from localspec.storage.text_file import decode_text
-from localspec.tools.finding import Folder, anywhere
+from localspec.tools.finding import ALL, Folder, anywhere
+from localspec.tools.tool import ToolOutput
 from localspec.tools.workspace import Location, Workspace
 from localspec.values import shown
 
@@ -37,7 +38,6 @@ MAX_FILE = 16 * 2**20  # bytes; larger files are left out
 LONGEST_LINE = 200
 _LOOK_S = 0.05  # between two looks whether the search is to stop
 _BEFORE = 60  # characters of a long line before what was found
-_ALL = "**"
 _WORD = re.compile(r"[^\W_]{3,40}")  # whose misspellings are looked for
 _CODE = "from localspec.tools.searching import main; main()"
 
@@ -75,6 +75,22 @@ class FoundLine:
 
 
 @dataclass(frozen=True, slots=True)
+class _Part:
+    """Lines that were found, and the line above them."""
+
+    found: Sequence[FoundLine]
+    heading: str = ""
+
+    @property
+    def shown(self) -> str:
+        """Return them as text, at most so many."""
+        lines = [line.shown for line in self.found[:MAX_MATCHES]]
+        if len(self.found) > MAX_MATCHES:
+            lines.append(f"[... more than {MAX_MATCHES} lines match; narrow the pattern ...]")
+        return self.heading + "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
 class FileSearcher:
     """Searches in files of a workspace that are not denied; `program` is ripgrep's path, or None."""
 
@@ -82,21 +98,28 @@ class FileSearcher:
     program: str | None
     is_denied: Callable[[str], bool] = lambda _: False
 
-    def search(self, wanted: SearchArguments, stop: Event) -> str:
+    def search(self, wanted: SearchArguments, stop: Event) -> ToolOutput:
         """Return the lines that a regular expression matches, with file and number; raises UserError."""
         place = self.workspace.locate(wanted.path)
         if not place.path.exists():
             raise UserError(f"`{place.shown}` is not there", "list_folder shows what is there")
         expression, note = _checked(wanted.pattern)
-        parts: list[str] = []
+        parts: list[_Part] = []
         try:
             parts.extend(self._parts(place, wanted, expression, stop))
         except _SlowSearchError as slow:
             note += f"[... the search took more than {SECONDS:.0f} s; name a folder ...]\n"
-            parts += [_shown(slow.found)] if slow.found else []
-        return note + ("\n".join(parts) or _nothing(wanted.pattern))
+            parts += [_Part(slow.found)] if slow.found else []
+        data = {
+            "matches": sum(len(part.found[:MAX_MATCHES]) for part in parts),
+            "is_cut": any(len(part.found) > MAX_MATCHES for part in parts),
+        }
+        text = "\n".join(part.shown for part in parts) or _nothing(wanted.pattern)
+        return ToolOutput(note + text, data=data)
 
-    def _parts(self, place: Location, wanted: SearchArguments, expression: str, stop: Event) -> Iterator[str]:
+    def _parts(
+        self, place: Location, wanted: SearchArguments, expression: str, stop: Event
+    ) -> Iterator[_Part]:
         """Yield what was found: as asked for, else nearly the same text, and what other files have.
 
         Models correct the spelling that they were to look for, and guess the names of files.
@@ -104,15 +127,15 @@ class FileSearcher:
         files = [anywhere(name) for name in _names(wanted.files)]
         for pattern in files:
             if found := self._found(place, expression, pattern, stop):
-                yield _shown(found)
+                yield _Part(found)
                 return
         nearly = _nearly(wanted.pattern)
         near = (self._found(place, nearly, pattern, stop) for pattern in files) if nearly else ()
-        if found := next(filter(None, near), None):
-            yield f"[{_nothing(wanted.pattern)}; these lines have nearly the same:]\n{_shown(found)}"
-        if wanted.files and (others := self._found(place, expression, anywhere(_ALL), stop)):
+        if alike := next(filter(None, near), None):
+            yield _Part(alike, f"[{_nothing(wanted.pattern)}; these lines have nearly the same:]\n")
+        if wanted.files and (others := self._found(place, expression, anywhere(ALL), stop)):
             where = f"`{safe_line(wanted.pattern)}` is not in files `{safe_line(wanted.files)}`"
-            yield f"[{where}; in others:]\n{_shown(others)}"
+            yield _Part(others, f"[{where}; in others:]\n")
 
     def _found(self, place: Location, expression: str, files: PathPattern, stop: Event) -> list[FoundLine]:
         """Return the lines that an expression matches; raises `_SlowSearchError`, which has those so far."""
@@ -163,14 +186,6 @@ def ripgrep() -> str | None:
     return shutil.which("rg")
 
 
-def _shown(found: Sequence[FoundLine]) -> str:
-    """Return lines that were found, at most so many."""
-    lines = [line.shown for line in found[:MAX_MATCHES]]
-    if len(found) > MAX_MATCHES:
-        lines.append(f"[... more than {MAX_MATCHES} lines match; narrow the pattern ...]")
-    return "\n".join(lines)
-
-
 def _nothing(pattern: str) -> str:
     """Return that no line matches what was looked for."""
     return f"no line matches `{safe_line(pattern)}`"
@@ -179,7 +194,7 @@ def _nothing(pattern: str) -> str:
 def _names(files: str | None) -> tuple[str, ...]:
     """Return the patterns of names to try: a name without an ending may have one."""
     if not files:
-        return (_ALL,)
+        return (ALL,)
     is_bare = not has_signs(files) and "." not in files.rpartition("/")[2]
     return (files, f"{files}.*") if is_bare else (files,)
 
@@ -218,7 +233,7 @@ def _by_ripgrep(
     command = [
         program, "--no-config", "--json", "--crlf", "--sort", "path", "--no-require-git",
         "--no-ignore-global", "--no-ignore-dot", "--no-messages", "--max-filesize", str(MAX_FILE),
-        "--glob", "!node_modules/", "--glob", "!__pycache__/",
+        *(f"--glob=!{name}/" for name in sorted(generated_names(base))),
         *(() if rules_above(base) else ("--no-ignore-parent",)), "--regexp", expression, "--", target,
     ]  # fmt: skip
     process = subprocess.Popen(
@@ -334,7 +349,7 @@ def found_lines(root: Path, name: str, expression: str, files: PathPattern) -> I
     wanted = re.compile(expression)
     place = workspace.locate(name)
     if place.path.is_dir():
-        found = (each.split("/") for each in matches(place.path, path_pattern(_ALL)).paths)
+        found = (each.split("/") for each in matches(place.path, path_pattern(ALL)).paths)
         names = ["/".join(each) for each in sorted(found) if files.matches(each)]
         base = place.path
     else:

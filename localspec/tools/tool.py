@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from threading import Event
 from typing import Any, Literal, Protocol
 
@@ -42,10 +42,22 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """What a tool returned, as text for the model; with `is_error` it says what went wrong."""
+    """What a tool returned, as text for the model; with `is_error` it says what went wrong.
+
+    `data` has for programs what the text says in words.
+    """
 
     text: str
     is_error: bool = False
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+Tell = Callable[[str], object]
+"""Takes what a call prints, piece by piece, while it runs."""
+
+
+def tell_nobody(_text: str) -> None:
+    """Drop what a call prints."""
 
 
 class Toolbox(Protocol):
@@ -63,5 +75,5 @@ class Toolbox(Protocol):
         Empty where the arguments say it all. Raises `UserError` for a call that cannot succeed.
         """
 
-    def run(self, name: str, arguments: Arguments, stop: Event) -> ToolOutput:
+    def run(self, name: str, arguments: Arguments, stop: Event, tell: Tell = tell_nobody) -> ToolOutput:
         """Run a call to its end, or until `stop` is set; raises `UserError` where it cannot be run."""

@@ -11,8 +11,10 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 from localspec.errors import UserError, os_errors_as
 from localspec.safe_text import safe_line, whole_text
@@ -40,11 +42,17 @@ class Location:
 
 
 class Workspace:
-    """A folder with the files that tools may read and write."""
+    """A folder with the files that tools may read and write.
+
+    Relative paths count from `folder`, which is in it. `changing` is held around each read, change and write
+    of a file.
+    """
 
     def __init__(self, root: Path) -> None:
         """Take the folder as it is now; raises UserError unless it is one."""
         self.root = Path(os.path.realpath(root))
+        self.folder = self.root
+        self.changing = Lock()
         if not self.root.is_dir():
             raise UserError(f"`{root}` is not a folder", "name the folder that tools may work in")
         self._closed = [
@@ -52,12 +60,18 @@ class Workspace:
             *(Path(os.path.realpath(each())) for each in (config_dir, data_dir, state_dir)),
         ]
 
+    def within(self, name: str) -> Workspace:
+        """Return the same workspace with paths that count from one of its folders; raises UserError."""
+        inner = copy(self)
+        inner.folder = self.existing_folder(name).path
+        return inner
+
     def locate(self, name: str) -> Location:
         """Return the place that a path names, which may be missing; raises UserError if it is outside."""
         said = safe_line(whole_text(name))
         if "\0" in name:
             raise UserError(f"`{said}` is not the name of a file")
-        path = Path(os.path.realpath(self.root / expanded(name or ".")))
+        path = Path(os.path.realpath(self.folder / expanded(name or ".")))
         if not path.is_relative_to(self.root):
             hint = "use a path relative to it, such as src/main.py"
             raise UserError(f"`{said}` is outside of the workspace {safe_line(str(self.root))}", hint)
@@ -67,7 +81,7 @@ class Workspace:
                 raise UserError(f"`{said}` belongs to {owner}", "use another file")
         return Location(path, path.relative_to(self.root).as_posix())
 
-    def folder(self, name: str) -> Location:
+    def existing_folder(self, name: str) -> Location:
         """Return the place of a folder; raises UserError unless there is one."""
         place = self.locate(name)
         if not place.path.is_dir():

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass, field
-from threading import Event, Lock
+from threading import Event
 from typing import Annotated
 
 from localspec import units
 from localspec.errors import UserError
 from localspec.tools.differences import diff_block
 from localspec.tools.reading import MAX_READ, read_file
-from localspec.tools.replacing import decoded, quoted, replaced
+from localspec.tools.replacing import TextEdit, decoded, quoted, replaced
 from localspec.tools.seen import SeenFiles
+from localspec.tools.tool import ToolOutput
 from localspec.tools.workspace import Location, Workspace
 
 _LINES_QUOTED = 20  # of a file that is to be replaced
@@ -33,8 +34,14 @@ class EditArguments:
     """Arguments of `edit_file`."""
 
     path: Annotated[str, "file in the workspace"]
-    old_text: Annotated[str, "text in the file now, copied exactly; it must occur once"]
-    new_text: Annotated[str, "text that replaces old_text"]
+    old_text: Annotated[str, "text to replace, copied exactly; it must occur once in the file"]
+    new_text: Annotated[str, "text in its place"]
+    more_edits: Annotated[tuple[TextEdit, ...], "others in the same file, made together with this one"] = ()
+
+    @property
+    def edits(self) -> tuple[TextEdit, ...]:
+        """Return all edits."""
+        return (TextEdit(self.old_text, self.new_text), *self.more_edits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,6 @@ class FileWriter:
     workspace: Workspace
     seen: SeenFiles = field(default_factory=SeenFiles)
     _shown: dict[str, tuple[bytes, WriteArguments]] = field(default_factory=dict)
-    _lock: Lock = field(default_factory=Lock)  # around each read, change and write of a file
 
     def preview_write(self, wanted: WriteArguments) -> str:
         """Return the change as a diff; raises UserError."""
@@ -65,11 +71,11 @@ class FileWriter:
         except UserError:
             return f"Replaces the binary file `{place.shown}` of {units.size(len(data or b''))}"
 
-    def write(self, wanted: WriteArguments, _stop: Event) -> str:
+    def write(self, wanted: WriteArguments, _stop: Event) -> ToolOutput:
         """Write the file; raises UserError also if it has changed since the user saw what would change."""
         _check(wanted.text, "text")
         place = self._writable(wanted.path)
-        with self._lock:
+        with self.workspace.changing:
             data = self._present(place)
             new = _as_before(data, wanted.text, place.shown)
             before, shown = self._shown.pop(place.name, (b"", None))
@@ -77,19 +83,20 @@ class FileWriter:
                 raise UserError(f"`{place.shown}` has changed meanwhile", "read it again")
             self._check_seen(place, data)
             if data == new:
-                return f"`{place.shown}` says this already: go on with the next thing, or answer"
+                return ToolOutput(f"`{place.shown}` says this already: go on with the next thing, or answer")
             self.workspace.write(place, new)
             self.seen.add(place, new)
-        return f"{'wrote' if data is None else 'replaced'} `{place.shown}`: {units.size(len(new))}"
+        text = f"{'wrote' if data is None else 'replaced'} `{place.shown}`: {units.size(len(new))}"
+        return ToolOutput(text, data={"path": str(place.path), "bytes": len(new)})
 
     def preview_edit(self, wanted: EditArguments) -> str:
         """Return the change as a diff; raises UserError."""
         place, old, new, _ = self._edit(wanted)
         return diff_block(place.shown, old, new)
 
-    def edit(self, wanted: EditArguments, _stop: Event) -> str:
-        """Replace the text in the file; raises UserError."""
-        with self._lock:
+    def edit(self, wanted: EditArguments, _stop: Event) -> ToolOutput:
+        """Replace the texts in the file; raises UserError, and then nothing is changed."""
+        with self.workspace.changing:
             place, old, new, data = self._edit(wanted)
             was_seen = self.seen.has(place, self._present(place) or b"")
             self.workspace.write(place, data)
@@ -97,14 +104,17 @@ class FileWriter:
                 self.seen.add(place, data)
         line = new.count("\n", 0, _first_difference(old, new)) + 1
         there = quoted(new.split("\n"), [line])
-        return f"edited `{place.shown}`: {there} is there now"
+        more = f", and {units.counted(len(wanted.more_edits), 'more edit')}" if wanted.more_edits else ""
+        text = f"edited `{place.shown}`: {there} is there now{more}"
+        return ToolOutput(text, data={"path": str(place.path), "edits_applied": len(wanted.edits)})
 
     def _edit(self, wanted: EditArguments) -> tuple[Location, str, str, bytes]:
         """Return the file, its text before and after, and its bytes after."""
-        _check(wanted.new_text, "new_text")
+        for each in wanted.edits:
+            _check(each.new_text, "new_text")
         place = self._writable(wanted.path)
         file = decoded(read_file(self.workspace, place), place.shown)
-        new = replaced(file.text, wanted.old_text, wanted.new_text, place.shown)
+        new = replaced(file.text, wanted.edits, place.shown)
         return place, file.text, new, file.encoded(new)
 
     def _check_seen(self, place: Location, data: bytes | None) -> None:

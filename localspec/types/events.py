@@ -178,11 +178,15 @@ class ModeChanged:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The answer is complete, with reason and figures; `stop_string` is the one that ended it, if one did."""
+    """The answer is complete, with reason and figures; `stop_string` is the one that ended it, if one did.
+
+    `slot` is the number of the place that holds the conversation.
+    """
 
     reason: FinishReason
     summary: Summary
     stop_string: str | None = None
+    slot: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,22 @@ class SavedConversations:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotFile:
+    """A file with the conversation of a slot."""
+
+    tokens: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter: a GGUF file, and how much of it is added to the weights, 0 for nothing."""
+
+    path: Path
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """An open model."""
 
@@ -67,6 +83,8 @@ class ModelInfo:
     vocabulary: int
     devices: tuple[str, ...]  # the devices of the weights, in words
     recommended: Recommendation = field(default_factory=Recommendation)  # of a target
+    adapters: tuple[Adapter, ...] = ()  # with the scales of requests that name none
+    end_tokens: tuple[int, ...] = ()  # which end the turn of a target
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -96,6 +114,7 @@ class ModelOptions:
     `longest_draft` limits the drafts that a target with recurrent state can take back at first, and so the
     memory of its states; None does not.
     `chat_template`, of a target, is a file with a template that is used instead of the model's own.
+    `adapters`, of a target, are LoRA adapters, with the scales of requests that name none.
     """
 
     path: Path
@@ -118,3 +137,4 @@ class ModelOptions:
     threads: int = 0
     mmap: bool = True
     chat_template: Path | None = None
+    adapters: tuple[Adapter, ...] = ()

@@ -20,6 +20,7 @@ Seed = Annotated[int, Range(*SEEDS)]
 MaxTokens = Annotated[int, Range(1, 2**31 - 1)]
 ThinkingBudget = Annotated[int, Range(-1, 2**31 - 1)]
 NO_LIMIT = -1  # of thinking
+BANS = -100.0  # the logit bias that forbids a token, as does any below it
 TopLogprobs = Annotated[int, Range(0, 64)]
 Temperature = Annotated[float, Range(0, 100)]
 TopK = Annotated[int, Range(0, 1_000_000)]
@@ -34,6 +35,8 @@ FanOutBudget = Annotated[int, Range(1, 64)]
 DraftTemperature = Annotated[float, Range(0, 10)]
 SaguaroC = Annotated[float, Range(0, 1)]
 MinConfidence = Annotated[float, Range(0, 1)]
+Slot = Annotated[int, Range(0, 2**31 - 1)]
+AdapterScale = Annotated[float, Range(-1000, 1000)]
 
 
 def seed_after(seed: int, count: int) -> int:
@@ -217,6 +220,9 @@ class Request:
     nothing else. The order is: logit bias, grammar, penalties and the rest of `Sampling`. `top_logprobs`
     asks for `TokensScored`: with that many of the best tokens for each (0: only itself). Copies of the
     caches are `kept_as` that name on disk, if the models keep any there; None keeps them in memory alone.
+    `slot` is the number of the place for the conversation; None takes the one that suits it best. Numbers
+    above the last place begin again at the first. `adapters` are the scales of the target's LoRA adapters, in
+    their order; None leaves them as the models were opened. Answers with others take turns.
     """
 
     prompt: tuple[Message, ...] | str
@@ -239,3 +245,5 @@ class Request:
     ignores_circles: bool = False
     kept_as: str | None = field(default="", repr=False)
     thinking_budget: ThinkingBudget | None = field(default=None, repr=False)
+    slot: Slot | None = field(default=None, repr=False)
+    adapters: tuple[AdapterScale, ...] | None = field(default=None, repr=False)

@@ -39,12 +39,13 @@ class CachedText:
 class ConversationCopy:
     """The copies of a conversation's caches: the target's, and the draft model's unless that was not saved.
 
-    `kept_as` is as in `Request`.
+    `kept_as` is as in `Request`; `adapters` are the scales with which the target read the text.
     """
 
     target: CachedText
     draft: CachedText | None = None
     kept_as: str | None = ""
+    adapters: tuple[float, ...] = ()
 
     @property
     def tokens(self) -> tuple[int, ...]:

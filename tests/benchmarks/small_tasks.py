@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("-m", type=Path, required=True)
     parser.add_argument("--traces", type=Path)
     parser.add_argument("--only", default=",".join(TASKS), help="tasks, separated by commas")
-    parser.add_argument("--threads", type=int)
+    parser.add_argument("--threads", type=int, default=0)
     args = parser.parse_args()
     names = args.only.split(",")
     options = ModelOptions(args.m, context=8192, gpu_layers=0, threads=args.threads)

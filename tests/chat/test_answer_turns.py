@@ -9,26 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.answer_settings import SessionRequest
 from localspec.chat.answer_turns import AnswerTurn, AnswerTurns
 from localspec.chat.loading import ModelLoader
 from localspec.chat.store import Store
 from localspec.inference import turns
 from localspec.inference.attached import AttachedModels, Server
 from localspec.inference.runtime import Runtime
-from localspec.storage.profiles import Speculation
 from localspec.types.events import Finished, GenerationEvent
 from localspec.types.request import EngineSettings, Mode, Request
-from tests.chat.test_controller import Rig, prompt
+from tests.chat.rig import QUESTIONS, Rig, answered_alone, answered_together, greedy
 from tests.inference.runtimes import open_pair, text_of
 from tests.server.running import serving
 from tests.server.turning_models import TurningModels
 from tests.waiting import until
-
-QUESTIONS = (
-    "Write a Python function that checks whether a number is prime.",
-    "Write a Python function that adds two numbers.",
-)
 
 
 @pytest.fixture(scope="module")
@@ -53,29 +46,15 @@ def test_answers_in_two_chats_are_those_that_each_gets_alone(
         return resume(number)
 
     monkeypatch.setattr(pair, "resume", counted)
-    request = SessionRequest(
-        Speculation(mode=mode, min_confidence=0.2),
-        sampling={"temperature": 0.0},
-        answer=Request("", max_tokens=40),
-    )
 
     async def course() -> None:
         with Store(tmp_path / "chats.db") as store:
-            rig = Rig(store, ModelLoader(lambda _on_progress: pair), request)
-            alone = []
-            for question in QUESTIONS:
-                await rig.new()
-                await rig.asked(question)
-                alone.append(rig.texts)
+            rig = Rig(store, ModelLoader(lambda _on_progress: pair), greedy(mode))
+            alone = await answered_alone(rig)
             assert not resumed
-            chats = []
-            for question in QUESTIONS:
-                await rig.new()
-                chats.append(rig.session.chat.info.id)
-                await rig.controller.ask(prompt(question))
-            await asyncio.gather(*rig.tasks)
-            assert [[message.content for message in store.messages(chat)] for chat in chats] == alone
-            records = [store.record(store.messages(chat)[-1].id) for chat in chats]
+            assert await answered_together(rig) == alone
+            last = [store.messages(chat.id)[-1] for chat in store.chats()[: len(QUESTIONS)]]
+            records = [store.record(message.id) for message in last]
             drafted = [record is not None and record.summary.drafted > 0 for record in records]
             if mode != "ssd":  # whose turns of one round may end before a draft is ready
                 assert drafted == [mode == "sd"] * len(QUESTIONS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
@@ -12,28 +12,24 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.answer_settings import SessionRequest
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import AnswerRecord
 from localspec.chat.store import Store
 from localspec.errors import EngineError
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime, SeatedAnswer
-from localspec.storage.profiles import Speculation
-from localspec.types.drafts import Token
 from localspec.types.events import GenerationEvent, Paused
 from localspec.types.models import PlainRate, SavedConversations
 from localspec.types.request import Mode, Request
-from tests.chat.test_answer_turns import QUESTIONS
-from tests.chat.test_controller import Rig, prompt
-from tests.chat.test_elsewhere import asked, kept, opened, until
+from tests.chat.rig import Rig, answered_alone, answered_together, asked, greedy, idle, kept, opened, until
 from tests.inference.runtimes import in_f32
+from tests.letter_tokens import LetterTokens
 from tests.scripted import Gate, Script, ScriptedModels, says
 
 pytestmark = pytest.mark.asyncio
 
 
-class SeatedModels(ScriptedModels):
+class SeatedModels(LetterTokens, ScriptedModels):
     """Models with two seats, and room for `fitting` answers; each script is an answer's."""
 
     def __init__(self, *scripts: Script, fitting: int = 2) -> None:
@@ -61,15 +57,6 @@ class SeatedModels(ScriptedModels):
 
     def read(self, request: Request) -> Iterator[GenerationEvent]:
         raise NotImplementedError
-
-    def render(self, request: Request) -> str:
-        return str(request.prompt)
-
-    def tokenize(self, text: str, *, special: bool = True, add_special: bool = False) -> list[Token]:
-        return [(ord(letter), letter.encode()) for letter in text]
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        return "".join(map(chr, tokens))
 
 
 class OneScripted(ScriptedModels):
@@ -117,10 +104,6 @@ async def seated(folder: Path, models: SeatedModels, **settings: bool) -> AsyncI
             await asyncio.gather(*rig.tasks)
 
 
-async def resting(rig: Rig) -> None:
-    await until(lambda: not rig.answers.is_busy)
-
-
 def record_in(rig: Rig, chat: int) -> AnswerRecord:
     found = rig.store.record(rig.store.messages(chat)[-1].id)
     assert found is not None
@@ -138,7 +121,7 @@ async def test_two_chats_are_written_at_once_and_neither_mixes(tmp_path: Path) -
         assert not any(answer.turn.is_waiting for answer in rig.answers._running.values())
         for gate in gates:
             gate.open()
-        await resting(rig)
+        await idle(rig)
         assert kept(rig, first) == ["boats?", "boats float"]
         assert kept(rig, second) == ["planes?", "planes fly"]
 
@@ -158,7 +141,7 @@ async def test_stop_ends_one_of_them_alone(tmp_path: Path, place: int) -> None:
         assert rig.store.messages(stopped)[-1].state == "stopped"
         assert list(rig.answers.being_answered()) == [goes_on]
         gates[1 - place].open()
-        await resting(rig)
+        await idle(rig)
         assert rig.store.messages(goes_on)[-1].content == "one two"
 
 
@@ -173,7 +156,7 @@ async def test_one_that_fails_leaves_the_other_alone(tmp_path: Path) -> None:
         await rig.ended()
         assert rig.store.messages(second)[-1].state == "failed"
         gate.open()
-        await resting(rig)
+        await idle(rig)
         assert kept(rig, first) == ["first", "one two"]
 
 
@@ -187,9 +170,9 @@ async def test_a_third_waits_for_a_seat_and_what_has_no_room_for_the_end_of_anot
             chats.append(await asked(rig, question))
         answers = [rig.answers._running[chat].turn for chat in chats]
         await until(lambda: [answer.is_waiting for answer in answers] == [False, True, True])
-        assert len(models.still) == 2
+        await until(lambda: len(models.still) == 2)
         gate.open()
-        await resting(rig)
+        await idle(rig)
         assert [kept(rig, chat)[1] for chat in chats] == ["one two", "three", "four"]
 
 
@@ -205,7 +188,7 @@ async def test_a_title_is_written_beside_an_answer_in_another_chat(tmp_path: Pat
         await until(lambda: rig.store.chat(second).title == "The blue sky")
         assert list(rig.answers.being_answered()) != [second]
         gate.open()
-        await resting(rig)
+        await idle(rig)
 
 
 async def test_the_speed_of_an_answer_in_company_is_compared_with_nothing(tmp_path: Path) -> None:
@@ -218,11 +201,11 @@ async def test_the_speed_of_an_answer_in_company_is_compared_with_nothing(tmp_pa
         await rig.ended()
         assert record_in(rig, second).plain is None
         gate.open()
-        await resting(rig)
+        await idle(rig)
         assert record_in(rig, first).plain is None
         await rig.new()
         await rig.asked("third")
-        await resting(rig)
+        await idle(rig)
         assert record_in(rig, rig.session.chat.info.id).plain is not None
 
 
@@ -235,7 +218,7 @@ async def test_a_question_in_another_chat_stops_no_title(tmp_path: Path) -> None
         second = await asked(rig, "second")
         await until(lambda: kept(rig, second) == ["second", "one"])
         naming.open()
-        await resting(rig)
+        await idle(rig)
         assert rig.store.chat(first).title == "The blue sky"
 
 
@@ -246,18 +229,9 @@ async def test_answers_on_a_real_pair_are_those_that_each_chat_gets_alone(
 ) -> None:
     options = in_f32(demo_target_f32, 2048)
     plan = OpenPlan(options, replace(options, path=demo_draft), seats=2)
-    request = SessionRequest(
-        Speculation(mode=mode, min_confidence=0.2),
-        sampling={"temperature": 0.0},
-        answer=Request("", max_tokens=40),
-    )
     with Store(tmp_path / "chats.db") as store, Runtime.open(plan) as pair:
-        rig = Rig(store, ModelLoader(lambda _on_progress: pair), request)
-        alone = []
-        for question in QUESTIONS:
-            await rig.new()
-            await rig.asked(question)
-            alone.append(rig.texts)
+        rig = Rig(store, ModelLoader(lambda _on_progress: pair), greedy(mode))
+        alone = await answered_alone(rig)
         both, real = threading.Barrier(2), pair.for_one_of_several
 
         def when_both_have_come() -> SeatedAnswer:
@@ -265,10 +239,4 @@ async def test_answers_on_a_real_pair_are_those_that_each_chat_gets_alone(
             return real()
 
         monkeypatch.setattr(pair, "for_one_of_several", when_both_have_come)
-        chats = []
-        for question in QUESTIONS:
-            await rig.new()
-            chats.append(rig.session.chat.info.id)
-            await rig.controller.ask(prompt(question))
-        await asyncio.gather(*rig.tasks)
-        assert [kept(rig, chat) for chat in chats] == alone
+        assert await answered_together(rig) == alone

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from functools import wraps
 
 import pytest
 from hypothesis import example, given, settings
@@ -103,6 +104,7 @@ def addressed(name: str, arguments: Arguments) -> str:
 def in_namespace(write: Callable[[str, Arguments], str], namespace: str) -> Callable[[str, Arguments], str]:
     """As models write it that were trained with tools in a namespace; the template has none."""
 
+    @wraps(write)
     def written(name: str, arguments: Arguments) -> str:
         return write(name if name == "look_up" else f"{namespace}{name}", arguments)
 

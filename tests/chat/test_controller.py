@@ -3,158 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from localspec.chat.answer_settings import SessionRequest
-from localspec.chat.answering import LiveUpdate
-from localspec.chat.answers import Answers
-from localspec.chat.controller import ChatController
-from localspec.chat.loading import ModelLoader
-from localspec.chat.messages import Attachment, Outcome, StoredMessage
-from localspec.chat.open_chat import OpenChat
-from localspec.chat.running_answer import RunningAnswer
-from localspec.chat.session import ChatSession
-from localspec.chat.store import Store
-from localspec.chat.tool_use.consent import CallAsked
-from localspec.errors import EngineDied, UserError
+from localspec.chat import controller
+from localspec.errors import ContextFullError, EngineDied, UserError
 from localspec.storage.kept_caches import caches_dir, chat_name
-from localspec.storage.profiles import profiles
+from localspec.types.request import Message, Request
+from tests.chat.rig import controlled, prompt
 from tests.scripted import Gate, Script, ScriptedModels, says
 
 pytestmark = pytest.mark.asyncio
-
-
-class Others:
-    """Remembers what it hears of chats that are not shown."""
-
-    def __init__(self, told: list[str], over: asyncio.Event) -> None:
-        self.told, self.over = told, over
-
-    def began(self, *, is_shown: bool) -> None:
-        self.over.clear()
-        if not is_shown:
-            self.told.append("began elsewhere")
-
-    def asks(self, answer: RunningAnswer, asked: CallAsked) -> None:
-        self.told.append(f"{answer.chat.info.title} asks {asked.tool.name}")
-
-    def ended(self, answer: RunningAnswer, outcome: Outcome) -> None:
-        self.told.append(f"{answer.chat.info.title} {outcome}")
-
-    def rests(self, answer: RunningAnswer, error: BaseException | None) -> None:
-        self.told.append(f"{answer.chat.info.title} rests")
-        self.over.set()
-
-
-class View:
-    """A face that remembers what it was told."""
-
-    def __init__(self, session: ChatSession) -> None:
-        self.session = session
-        self.told: list[str] = []
-        self.text = ""
-        self.errors: list[BaseException | None] = []
-        self.over = asyncio.Event()
-        self.unsent: tuple[int, str] = (0, "")
-
-    async def show(self, at: int | None = None, focus: int | None = None) -> None:
-        self.told.append("shown")
-
-    async def show_messages(self) -> None:
-        self.told.append("messages")
-
-    async def show_question(self, question: StoredMessage) -> None:
-        self.told.append(f"asked {question.content}")
-
-    @property
-    def chat(self) -> OpenChat:
-        return self.session.chat
-
-    @property
-    def is_seen(self) -> bool:
-        return True
-
-    def began(self) -> None:
-        self.told.append("began")
-        self.text = ""
-
-    async def show_opened(self, at: int | None, news: LiveUpdate | None) -> None:
-        self.told.append("opened")
-        self.text = "" if news is None else news.text
-
-    async def show_news(self, answer: RunningAnswer, news: LiveUpdate) -> None:
-        self.text += news.text
-
-    def rests(self) -> None:
-        self.told.append("rests")
-
-    def ended(self, answer: RunningAnswer, error: BaseException | None) -> None:
-        self.errors.append(error)
-        self.told.append("ended")
-        self.over.set()
-
-    def take_unsent(self) -> tuple[int, str]:
-        return self.unsent
-
-
-class Rig:
-    """A controller with all that it works on."""
-
-    def __init__(self, store: Store, loader: ModelLoader, request: SessionRequest | None = None) -> None:
-        self.store, self.loader = store, loader
-        self.session = ChatSession(store, profiles(Path("nowhere")).good, request or SessionRequest())
-        self.tasks: list[asyncio.Task[None]] = []
-        self.view = View(self.session)
-        self.answers = Answers(store, loader, Others(self.view.told, self.view.over), self._start)
-        self.controller = ChatController(self.session, self.answers, self.view)
-
-    def _start(self, work: Coroutine[None, None, None]) -> None:
-        self.tasks.append(asyncio.ensure_future(work))
-
-    @property
-    def texts(self) -> list[str]:
-        return [message.content for message in self.session.chat.path]
-
-    async def asked(self, text: str) -> None:
-        """Ask and wait for the end of the answer."""
-        await self.controller.ask(prompt(text))
-        await self.ended()
-
-    async def new(self) -> None:
-        """Leave the open chat for a new one."""
-        self.view.unsent = (self.session.chat.info.id, "")
-        await self.controller.switch_chat(self.session.new)
-
-    async def ended(self) -> None:
-        await asyncio.wait_for(self.view.over.wait(), 10)
-
-
-def prompt(
-    text: str, until: asyncio.Event | None = None
-) -> Callable[[], Awaitable[tuple[str, Sequence[Attachment]]]]:
-    async def read() -> tuple[str, Sequence[Attachment]]:
-        if until is not None:
-            await until.wait()
-        return text, ()
-
-    return read
-
-
-@asynccontextmanager
-async def controlled(folder: Path, *scripts: Script) -> AsyncIterator[Rig]:
-    with Store(folder / "chats.db") as store:
-        loader = ModelLoader(lambda _on_progress: ScriptedModels(*scripts))
-        rig = Rig(store, loader)
-        try:
-            yield rig
-        finally:
-            rig.answers.close()
-            loader.close()
-            await asyncio.gather(*rig.tasks)
 
 
 async def test_question_is_answered_and_its_end_is_reported(tmp_path: Path) -> None:
@@ -183,6 +45,37 @@ async def test_one_answer_at_a_time(tmp_path: Path) -> None:
         gate.open()
         await rig.ended()
         assert rig.texts == ["first", "one two"]
+
+
+class SilentModels(ScriptedModels):
+    """Models that count nothing before they are told to."""
+
+    def __init__(self, *scripts: Script) -> None:
+        super().__init__(*scripts)
+        self.counts = threading.Event()
+
+    def count_tokens(self, messages: Sequence[Message]) -> int:
+        self.counts.wait(10)
+        return super().count_tokens(messages)
+
+    def _fitting(self, request: Request) -> int:
+        return 1
+
+
+async def test_a_question_of_usual_length_waits_for_no_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "CHECK_S", 60.0)
+    models = SilentModels(says("fine"))
+    async with controlled(tmp_path, models=models) as rig:
+        rig.loader.start()
+        await asyncio.to_thread(rig.loader.models)
+        await rig.asked("go")
+        assert (rig.texts, models.counts.is_set()) == (["go", "fine"], False)
+        models.counts.set()
+        with pytest.raises(ContextFullError, match="too long by"):
+            await rig.controller.ask(prompt("on and on " * 2000))
+        assert rig.texts == ["go", "fine"]
 
 
 async def test_stopped_answer_is_kept(tmp_path: Path) -> None:

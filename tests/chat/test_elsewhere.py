@@ -16,33 +16,10 @@ from localspec.chat.store import Store
 from localspec.errors import Cancelled, EngineDied, EngineError, UserError
 from localspec.inference import turns
 from localspec.types.events import PromptProgress
-from tests.chat.test_controller import Rig, controlled, prompt
+from tests.chat.rig import Rig, asked, controlled, kept, opened, prompt, until
 from tests.scripted import Gate, Script, ScriptedModels, says, talks_on
 
 pytestmark = pytest.mark.asyncio
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110 - threads could not set an event here
-            await asyncio.sleep(0.001)
-
-
-async def asked(rig: Rig, text: str, gate: Gate | None = None) -> int:
-    """Ask something in the open chat, wait until its answer is at the gate, and return the chat."""
-    await rig.controller.ask(prompt(text))
-    if gate is not None:
-        await asyncio.to_thread(gate.reached.wait, 10)
-    return rig.session.chat.info.id
-
-
-async def opened(rig: Rig, chat: int, at: int | None = None) -> None:
-    rig.view.unsent = (rig.session.chat.info.id, "")
-    await rig.controller.open_chat(chat, at)
-
-
-def kept(rig: Rig, chat: int) -> list[str]:
-    return [message.content for message in rig.store.messages(chat)]
 
 
 def models(rig: Rig) -> ScriptedModels:
@@ -135,7 +112,7 @@ async def test_answers_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         gate.open()
         tokens = {chat: answer.turn for chat, answer in rig.answers._running.items()}
         one, other = tokens[first], tokens[second]
-        await until(lambda: min(one.tokens, other.tokens) > 500 and abs(one.share - other.share) < 50)
+        await until(lambda: min(one.tokens, other.tokens) > 200 and abs(one.share - other.share) < 50)
         rig.answers.close()
         await asyncio.gather(*rig.tasks)
         assert {*kept(rig, first)[1].split()} == {"a"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import cache
+from inspect import unwrap
 
 import pytest
 from hypothesis import given, settings
@@ -20,6 +21,7 @@ from tests.chat.test_calls_round_trip import (
     PROPERTIES,
     TEXTS,
     Arguments,
+    addressed,
     coder,
     form_of,
     gemma,
@@ -30,10 +32,11 @@ from tests.chat.test_calls_round_trip import (
     muse,
     python,
     read,
+    repeating,
     spelled,
 )
 
-FREE = (coder, minimax, marked, spelled, muse, glm, gemma, python)  # their arguments are not JSON
+FREE = (coder, minimax, marked, repeating, spelled, muse, glm, gemma, python)  # their arguments are not JSON
 PARAMETERS = {"type": "object", "properties": PROPERTIES, "required": ["path"], "additionalProperties": False}
 TOOLS = (json.dumps({"type": "function", "function": {"name": "write_file", "parameters": PARAMETERS}}),)
 
@@ -94,11 +97,13 @@ def ordered(draw: st.DrawFn) -> Arguments:
 def test_a_call_of_the_form_is_allowed_and_only_its_arguments_are_bound(
     write: Callable[[str, Arguments], str], arguments: Arguments, before: str
 ) -> None:
-    if write is harmony or form_of(write).opening == "":
+    if unwrap(write) is harmony or form_of(write).opening == "":
         before = ""
+    if write is addressed and before:
+        before = f"all\n{before}>>>"
     call, after = write("write_file", arguments), "\nDone: {} ]"
     places = bound(write, f"{before}{call}{after}")
-    if write in FREE:
+    if unwrap(write) in FREE:
         assert not places
         return
     assert places
@@ -110,7 +115,7 @@ def test_a_call_of_the_form_is_allowed_and_only_its_arguments_are_bound(
     assert (name, json.loads(found)) == ("write_file", arguments)
 
 
-@pytest.mark.parametrize("write", [write for write in FORMS if write not in FREE])
+@pytest.mark.parametrize("write", [write for write in FORMS if unwrap(write) not in FREE])
 @pytest.mark.parametrize(
     ("arguments", "wrong"),
     [

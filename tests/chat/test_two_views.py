@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from localspec.chat.controller import ChatController, open_in
 from localspec.errors import EngineDied, UserError
-from tests.chat.test_controller import Rig, View, controlled, prompt
-from tests.scripted import Gate, says
+from localspec.types.events import GenerationEvent
+from localspec.types.request import Request
+from tests.chat.rig import Rig, View, controlled, idle, prompt, until
+from tests.scripted import Gate, ScriptedModels, says
 
 pytestmark = pytest.mark.asyncio
 
@@ -31,16 +33,6 @@ def view(controller: ChatController) -> View:
 
 def texts(controller: ChatController) -> list[str]:
     return [message.content for message in controller.session.chat.path]
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110 - threads could not set an event here
-            await asyncio.sleep(0.001)
-
-
-async def idle(rig: Rig) -> None:
-    await until(lambda: not rig.answers.is_busy)
 
 
 async def test_each_view_hears_of_its_own_answer(tmp_path: Path) -> None:
@@ -71,6 +63,32 @@ async def test_death_of_the_engine_is_told_in_both_and_models_open_once_again(tm
         await asyncio.gather(*rig.tasks)
         assert [type(error) for error in (*rig.view.errors, *view(other).errors)] == [EngineDied] * 2
         assert rig.texts == ["first", "half "]
+
+
+class ClosedAtDeath(ScriptedModels):
+    """Models that are closed before anyone else can call them, as by a view that opens others."""
+
+    def generate(self, request: Request) -> Iterator[GenerationEvent]:
+        try:
+            yield from super().generate(request)
+        except EngineDied:
+            self.close()
+            raise
+
+
+async def test_answer_that_waited_for_models_is_told_why_they_have_ended(tmp_path: Path) -> None:
+    gate = Gate()
+    models = ClosedAtDeath(says("half ", gate, EngineDied("gone")))
+    async with controlled(tmp_path, models=models) as rig:
+        other = beside(rig)
+        await rig.controller.ask(prompt("first"))
+        await asyncio.to_thread(gate.reached.wait, 10)
+        await other.ask(prompt("second"))
+        await until(lambda: (rig.view.text, view(other).text) == ("half ", "half "))
+        gate.open()
+        await idle(rig)
+        await asyncio.gather(*rig.tasks)
+        assert [str(error) for error in (*rig.view.errors, *view(other).errors)] == ["gone"] * 2
 
 
 async def test_chat_is_open_in_one_view_alone(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from threading import Event
 
 from localspec.chat.tool_use.consent import Verdict
 from localspec.chat.tool_use.kit import ToolKit
-from localspec.tools.tool import Arguments, Effect, Tool, ToolOutput
+from localspec.tools.tool import Arguments, Effect, Tell, Tool, ToolOutput, tell_nobody
 from localspec.types.drafts import Token
 from localspec.types.request import Request
 from tests.scripted import ScriptedModels
@@ -93,7 +93,7 @@ class MadeTools:
     def preview(self, name: str, arguments: Arguments) -> str:
         return f"would {name} `{arguments['path']}`"
 
-    def run(self, name: str, arguments: Arguments, stop: Event) -> ToolOutput:
+    def run(self, name: str, arguments: Arguments, stop: Event, tell: Tell = tell_nobody) -> ToolOutput:
         self.ran.append((name, arguments))
         found = self.act(name, arguments, stop)
         return found if isinstance(found, ToolOutput) else ToolOutput(found)

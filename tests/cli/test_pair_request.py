@@ -92,7 +92,7 @@ def test_every_flag_is_found_in_the_request() -> None:
 def test_no_field_of_the_request_was_left_out() -> None:
     usual = PairRequest()
     same = {each.name for each in fields(usual) if getattr(usual, each.name) == getattr(UNUSUAL, each.name)}
-    assert same == {"own_head"}  # which no flag says
+    assert same == {"own_head", "in_company"}  # which no flag says
     for side in (UNUSUAL.target, UNUSUAL.draft):
         assert all(getattr(side, each.name) != each.default for each in fields(side))
 

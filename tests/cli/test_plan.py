@@ -88,7 +88,8 @@ def test_a_pair_gets_the_devices_of_the_plan() -> None:
 
 
 @pytest.mark.usefixtures("invented")
-def test_without_a_plan_options_stay_as_given() -> None:
+def test_without_a_plan_options_stay_as_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "computes_on_cpu", lambda _via: False)
     before, after = parsed("--no-fit", "-ngl", "99")
     assert after == before
     with pytest.raises(UserError, match="cannot be combined"):

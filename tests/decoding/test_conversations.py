@@ -208,7 +208,12 @@ class Shelf:
         self.copy: ConversationCopy | None = None
 
     def find(
-        self, prompt: Sequence[int], at_hand: int, most: int, is_wanted: Callable[[], bool]
+        self,
+        prompt: Sequence[int],
+        adapters: tuple[float, ...],
+        at_hand: int,
+        most: int,
+        is_wanted: Callable[[], bool],
     ) -> ConversationCopy | None:
         return self.copy
 
@@ -223,6 +228,9 @@ class Shelf:
 
     def figures(self) -> CachesOnDisk:
         return CachesOnDisk()
+
+    def erase(self, text: Sequence[int], adapters: tuple[float, ...]) -> None:
+        self.asked.append(("erase", text[0]))
 
 
 def on_disk(tokens: int) -> tuple[Talks, Shelf]:
@@ -267,7 +275,7 @@ def test_a_copy_from_disk_is_taken_up_as_one_in_memory() -> None:
     others, shelf = on_disk(tokens=10_000)
     shelf.copy = copy
     others.ask(B)
-    found = others.engine.conversations.find_on_disk([*A, 5], 0, lambda: True)
+    found = others.engine.conversations.find_on_disk([*A, 5], (), 0, lambda: True)
     assert found is copy
     for _ in range(2):
         others.engine.conversations.take_in(copy)

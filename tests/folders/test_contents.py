@@ -58,6 +58,15 @@ def test_a_pattern_matches_files(pattern: str, paths: tuple[str, ...], folder: P
     assert found(pattern, folder) == paths
 
 
+def test_what_was_built_is_left_out_where_git_says_nothing(folder: Path) -> None:
+    (folder / ".gitignore").write_text("*.log\n")
+    assert "build/out.py" in found("**/*.py", folder)
+    (folder / ".gitignore").unlink()
+    assert "build/out.py" not in found("**/*.py", folder)
+    assert found("build/*", folder) == ("build/out.py",)
+    assert found("*.py", folder / "build") == ("out.py",)
+
+
 def test_what_is_ignored_on_the_way_is_counted(folder: Path) -> None:
     assert matches(folder, path_pattern("**/out.py")) == contents.Matches((), ignored=1)
 

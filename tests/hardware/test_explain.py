@@ -132,7 +132,10 @@ def test_a_context_beyond_the_training_is_not_offered() -> None:
 
 def test_without_flash_attention_no_quantised_cache_is_offered() -> None:
     _, budget, models = planned(TWO, SMALL, request=asking(flash_attention=False))
-    assert len(outlook(models, budget)) == 1
+    assert len(outlook(models, budget, may_quantise=False)) == 1
+    here, budget, models = planned(machine(processor=cpu(60)), replace(SMALL, heads=16))
+    assert here.flash_attention is False
+    assert outlook(models, budget)[1].startswith("  -ctk q8_0 -ctv q8_0 ")  # which bring it back
 
 
 def test_without_a_gpu_the_outlook_is_of_the_cpu() -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from localspec.hardware.placement.candidates import DeviceAssignment, Placement
-from localspec.hardware.placement.open_plan import OpenPlan
+from localspec.hardware.placement.open_plan import OpenPlan, as_asked
 from localspec.hardware.placement.plan import placed_as
 from localspec.llama.overrides import experts_override
+from localspec.models.pair_files import PairFiles
+from localspec.models.pair_request import PairRequest
 from localspec.storage.pair_identity import MachineFacts
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.load_options import MachineLimits
@@ -113,3 +115,17 @@ def test_the_cpu_works_beside_a_gpu_that_has_not_all_of_a_model(dense: Path) -> 
 
 def test_layers_on_the_cpu_have_no_experts_to_move(mixture: Path) -> None:
     assert limits(planned(mixture, layers=1)).expert_layers == 0
+
+
+def test_a_cache_of_quantised_values_brings_flash_attention_back(dense: Path) -> None:
+    plan = OpenPlan(ModelOptions(dense, flash_attention=False))
+    target = plan.opened_with(LoadOptions(target_kv_type="q8_0")).target
+    assert (target.kv_type_v, target.flash_attention) == ("q8_0", None)
+
+
+def test_without_a_plan_a_target_on_the_cpu_has_the_same_attention(demo_target: Path) -> None:
+    files = PairFiles(demo_target, None)
+    here = as_asked(files, PairRequest(), on_processor=True).target
+    assert (here.flash_attention, here.micro_batch) == (False, 128)
+    anywhere = as_asked(files, PairRequest()).target
+    assert (anywhere.flash_attention, anywhere.micro_batch) == (None, 512)

@@ -35,7 +35,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 
 
 def home() -> DiskHome:
-    return DiskHome(2**30, ("a" * 24,), 4096)
+    return DiskHome(2**30, lambda _scales: ("a" * 24,), 4096)
 
 
 def test_all_that_waits_is_written_at_the_end_the_newest_first(disk: Disk) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx2
 from uvicorn import Server
@@ -50,10 +51,11 @@ def serving(
     embedder: Embedder | None = None,
     reranker: Reranker | None = None,
     kit: ToolKit | None = None,
+    slots: Path | None = None,
 ) -> Iterator[Served]:
     """Serve what `open_models` opens, at a free port."""
     lines: list[str] = []
-    settings = ServerSettings("auto", SessionRequest(), lines.append, kit=kit)
+    settings = ServerSettings("auto", SessionRequest(), lines.append, kit=kit, slots=slots)
     pair = ScriptedPair("pair", open_models, settings, is_named=False)
     others = list[ScriptedEncoder]()
     if embedder is not None:

@@ -13,7 +13,7 @@ import pytest
 from localspec.errors import UserError
 from localspec.server import application, exchange, running
 from localspec.server.application import AccessPolicy
-from localspec.server.origins import read_origin
+from localspec.server.origins import CrossOrigin, read_origin
 from tests.server.running import Served, serving
 from tests.server.turning_models import TurningModels
 from tests.waiting import until
@@ -96,6 +96,38 @@ def test_a_page_that_was_named_may_ask(guarded: Served) -> None:
     assert reply.status_code == 200
     assert reply.headers["access-control-allow-origin"] == page["Origin"]
     assert guarded.post(CHAT, ASK, {"Origin": "https://evil.example"}).status_code == 403
+
+
+def asked_first(served: Served, origin: str) -> dict[str, str]:
+    """Return what a browser is told that asks before it sends something from a page."""
+    wish = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "Authorization"}
+    reply = served.client.options(CHAT, headers={"Origin": origin} | wish)
+    assert reply.status_code == 200
+    prefix = "access-control-allow-"
+    return {name[len(prefix) :]: text for name, text in reply.headers.items() if name.startswith(prefix)}
+
+
+def test_all_pages_of_this_machine_may_be_named_at_once() -> None:
+    policy = AccessPolicy(origins=frozenset({read_origin("localhost")}))
+    with serving(TurningModels, policy) as served:
+        for own in ("http://localhost", "https://localhost:8080", "http://127.0.0.1:3000", "http://[::1]:1"):
+            assert asked_first(served, own)["origin"] == own
+            assert served.client.get("/health", headers={"Origin": own}).status_code == 200
+        for other in ("http://localhost.evil.com", "http://notlocalhost", "http://127.0.0.10", "localhost"):
+            assert not asked_first(served, other)
+            assert served.client.get("/health", headers={"Origin": other}).status_code == 403
+        assert any("pages of http://notlocalhost may not use this server" in line for line in served.lines)
+
+
+def test_pages_get_what_was_named_and_their_own_origin_with_credentials() -> None:
+    pages = CrossOrigin(("GET", "POST"), ("Authorization",), credentials=True)
+    with serving(TurningModels, AccessPolicy(origins=frozenset({"*"}), pages=pages)) as served:
+        told = asked_first(served, "https://any.example")
+        assert told["origin"] == "https://any.example"  # browsers refuse * here
+        assert (told["methods"], told["credentials"]) == ("GET, POST", "true")
+        assert "Authorization" in told["headers"]
+        reply = served.client.get("/health", headers={"Origin": "https://any.example"})
+        assert reply.headers["access-control-allow-origin"] == "https://any.example"
 
 
 @pytest.mark.parametrize(

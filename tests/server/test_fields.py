@@ -54,7 +54,7 @@ def test_an_answer_that_goes_on_may_be_asked_for_in_vllms_words(served: Served) 
     [
         ("dry_multiplier", 0.8, 0), ("xtc_probability", 0.5, 0.0), ("mirostat", 2, 0),
         ("typical_p", 0.9, 1.0),
-        ("min_tokens", 5, 0), ("best_of", 3, 1), ("ignore_eos", True, False), ("top_n_sigma", 1.5, -1),
+        ("min_tokens", 5, 0), ("best_of", 3, 1), ("top_n_sigma", 1.5, -1),
         ("add_generation_prompt", False, True), ("guided_json", {}, None), ("functions", [{"name": "f"}], []),
         ("post_sampling_probs", True, False),
         ("stop_token_ids", [3], []), ("samplers", ["temperature", "top_k"], None),

@@ -83,9 +83,15 @@ def test_the_figures_have_llama_servers_names(made_up: Served) -> None:
     assert figures["llamacpp:n_tokens_max"] >= 5
 
 
-@pytest.mark.parametrize("path", ["/v1/props", "/props", "/slots/0", "/v1/audio/transcriptions"])
+@pytest.mark.parametrize("path", ["/v1/props", "/props", "/v1/audio/transcriptions"])
 def test_what_llama_server_offers_beyond_is_refused_by_name(made_up: Served, path: str) -> None:
     reply = made_up.post(path, {})
     assert reply.status_code == 501
     assert "is not offered" in reply.json()["error"]["message"]
     assert made_up.client.get("/lora-adapters").json() == []
+
+
+def test_slots_are_saved_only_where_a_folder_is_named(made_up: Served) -> None:
+    reply = made_up.post("/slots/0?action=save", {"filename": "a.bin"})
+    assert reply.status_code == 501
+    assert "--slot-save-path" in reply.json()["error"]["message"]

@@ -133,6 +133,8 @@ def test_a_request_to_end_lets_answers_end(flags: tuple[object, ...]) -> None:
         (["--allow-origin", "https://example.org/page"], "has a path, which browsers do not send"),
         (["--mcp", "nope"], "mcp.json has no server `nope`"),
         (["--mcp", ", "], "--mcp names no server"),
+        (["--mcp-config", "nope.json"], "--mcp-config nope.json is not a file"),
+        (["--tools", "files,nope"], "there are no tools `nope`; there are: all, files, run"),
         (["--profile", "codin"], "did you mean `coding`"),
         (["--host", "203.0.113.7", "--api-key", "k"], "cannot listen at 203.0.113.7 port 8080"),
     ],

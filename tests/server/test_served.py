@@ -422,7 +422,8 @@ def test_the_end_of_the_server_stops_an_opening(monkeypatch: pytest.MonkeyPatch)
                 503,
                 "the server is being stopped",
             )
-        until(lambda: not rig["one"].is_opening)  # which the end of the block would let go on
+        # which the end of the block would let go on
+        until(lambda: not (rig["one"].is_opening or rig["two"].is_opening))
     assert rig.status() == {"one": "unloaded", "two": "unloaded"}
     assert rig.runtimes == {}
 

@@ -12,12 +12,14 @@ import httpx2
 import pytest
 
 from localspec.chat.tool_use.answer_tools import ENOUGH, NO_MORE
+from localspec.chat.tool_use.kit import ToolKit
+from localspec.chat.tool_use.offer import NEXT
 from localspec.errors import UserError
 from localspec.server import opening
 from localspec.server.application import LoggedApplication
 from localspec.tools.tool import Arguments, Tool, ToolOutput
 from localspec.types.request import Message, Request
-from tests.chat.tool_models import MadeTools, kit_of
+from tests.chat.tool_models import MadeTools, judge, kit_of
 from tests.server.running import Served, serving
 from tests.server.telling_models import TellingModels
 from tests.server.test_doors import connected, sent
@@ -80,6 +82,11 @@ def look(path: str = "a", tool: str = "look") -> str:
     return f"<tool_call>\n{json.dumps(called)}\n</tool_call>"
 
 
+def offering(tools: ServerTools) -> ToolKit:
+    """Return the kit of a server, which offers what it may run unasked."""
+    return replace(kit_of(tools, most_rounds=4), offers=lambda tool: judge(tool, {}).leave == "allowed")
+
+
 @pytest.fixture(scope="module")
 def running() -> Iterator[Here]:
     models = TellingModels()
@@ -89,7 +96,7 @@ def running() -> Iterator[Here]:
         return found.act(name, arguments, stop)
 
     tools = ServerTools(effects, act)
-    with serving(lambda: models, kit=kit_of(tools, most_rounds=4)) as served:
+    with serving(lambda: models, kit=offering(tools)) as served:
         found = Here(served, models, tools, act)
         yield found
 
@@ -113,7 +120,8 @@ def test_a_call_runs_here_and_the_answer_goes_on(here: Here) -> None:
     assert (ran["server_label"], ran["name"], ran["output"]) == ("made", "look", "a holds 7")
     assert here.tools.ran == [("made__look", {"path": "a"})]
     _, _, said, result = here.prompts[1]
-    assert (said.content, said.tool_calls[0].name, result.content) == ("I look.", "made__look", "a holds 7")
+    assert (said.content, said.tool_calls[0].name) == ("I look.", "made__look")
+    assert result.content == f"a holds 7\n\n{NEXT}"  # as in a chat
     assert result.tool_call_id == said.tool_calls[0].id
     assert reply["usage"]["prompt_tokens"] == 20  # of both messages
     assert reply["usage"]["completion_tokens"] == len(f"I look.\n{look()}It holds 7.")
@@ -317,7 +325,7 @@ def test_what_fails_is_said_to_the_model_and_the_client(here: Here, act: object,
     _, item, _ = here.respond(look(), "It failed.").json()["output"]
     assert (item["status"], item["output"]) == ("failed", None)
     assert item["error"] == {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": said}]}
-    assert here.prompts[1][-1].content == said
+    assert here.prompts[1][-1].content == f"{said}\n\n{NEXT}"
 
 
 def test_arguments_that_do_not_fit_are_mended(here: Here) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.app import tools as app_tools
-from localspec.app.tools import clients_kit
+from localspec.app import client_tools
+from localspec.app.client_tools import clients_kit
 from localspec.storage.config import Config
 from localspec.tools.mcp.toolbox import McpTools
 from tests.server.running import serving
@@ -37,7 +37,7 @@ def test_whatever_a_server_does(
     behaviour: str, status: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = made(behaviour, start_seconds=1.5 if behaviour == "hangs" else 20.0)
-    monkeypatch.setattr(app_tools, "read_servers", lambda _path: {"made": entry})
+    monkeypatch.setattr(client_tools, "servers_in", lambda _path: {"made": entry})
     kit = clients_kit(Config(), tmp_path, ["made"])
     models = TellingModels(texts=[CALL, "I see."] if status else ["I see."])
     try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from localspec.errors import EngineDied
 from localspec.inference.interface import check_room
-from localspec.types.drafts import DraftOrigin, Provenance, Token
+from localspec.types.drafts import DraftOrigin, Provenance
 from localspec.types.events import (
     Finished,
     FinishReason,
@@ -25,12 +25,13 @@ from localspec.types.events import (
 from localspec.types.models import SavedConversations
 from localspec.types.request import EngineSettings, Message, Request, TemplateVariables
 from tests.cli.fake_runtime import FakeRuntime
+from tests.letter_tokens import LetterTokens
 
 ROUND = RoundStats(0, 0, DraftOrigin.NONE, 0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass
-class TurningModels(FakeRuntime):
+class TurningModels(LetterTokens, FakeRuntime):
     """Each answer is `max_tokens` times the first letter of its prompt; `steps` allows rounds."""
 
     size: int = 1  # times that letter in a round
@@ -95,15 +96,6 @@ class TurningModels(FakeRuntime):
         self, messages: Sequence[Message], tools: Sequence[str] = (), variables: TemplateVariables = ()
     ) -> int:
         return sum(len(message.content.split()) for message in messages)
-
-    def render(self, request: Request) -> str:
-        return str(request.prompt)
-
-    def tokenize(self, text: str, *, special: bool = True, add_special: bool = False) -> list[Token]:
-        return [(ord(letter), letter.encode()) for letter in text]
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        return "".join(map(chr, tokens))
 
     def _until_paused(self, rounds: Iterator[GenerationEvent]) -> Iterator[GenerationEvent]:
         self.pauses.clear()

@@ -204,7 +204,7 @@ def test_a_full_disk_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> N
 
     folder = CacheFolder(PLENTY, MODELS)
     write(folder, copy(text(1)))
-    monkeypatch.setattr(cache_folder, "write_copy", fails)
+    monkeypatch.setattr(cache_file, "write_copy", fails)
     with pytest.raises(OSError, match="No space left"):
         write(folder, copy(text(2)))
     assert texts(folder) == {1}

@@ -5,7 +5,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from threading import Event
+from queue import Queue
+from threading import Event, Thread
 
 import psutil
 import pytest
@@ -36,10 +37,26 @@ def is_running(pid: int) -> bool:
 
 
 def test_output_errors_and_exit_code_are_returned(runner: CommandRunner, tmp_path: Path) -> None:
-    assert run(runner, "echo a; echo b >&2; pwd") == ToolOutput(f"a\nb\n{tmp_path}")
-    assert run(runner, "echo a; exit 3") == ToolOutput("a\n[exit code 3]")
-    assert run(runner, "true") == ToolOutput("(no output)")
-    assert run(runner, "kill -9 $$") == ToolOutput("(no output)\n[SIGKILL]")
+    outputs = {
+        "echo a; echo b >&2; pwd": (f"a\nb\n{tmp_path}", 0),
+        "echo a; exit 3": ("a\n[exit code 3]", 3),
+        "true": ("(no output)", 0),
+        "kill -9 $$": ("(no output)\n[SIGKILL]", -9),
+    }
+    for command, (text, code) in outputs.items():
+        assert run(runner, command) == ToolOutput(text, data={"exit_code": code, "ended": ""})
+
+
+def test_output_is_told_as_it_comes(runner: CommandRunner) -> None:
+    told = Queue[str]()
+    wanted = RunArguments("printf 'one\\n\\303'; read x < go; printf '\\251\\n'")
+    os.mkfifo(runner.workspace.root / "go")
+    running = Thread(target=runner.run, args=(wanted, Event(), told.put))
+    running.start()
+    assert told.get(timeout=20) == "one\n"  # without half of a character
+    (runner.workspace.root / "go").write_text("on\n")
+    running.join(20)
+    assert told.get(timeout=20) == "é\n"
 
 
 def test_a_command_gets_no_input_and_no_terminal(runner: CommandRunner) -> None:

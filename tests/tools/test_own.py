@@ -61,7 +61,7 @@ def test_the_description_for_a_model_is_short_and_complete(tools: OwnTools) -> N
         assert parameters["additionalProperties"] is False
         assert set(parameters["required"]) <= set(parameters["properties"])
         assert all(each["description"] and each["type"] for each in parameters["properties"].values())
-    assert sum(len(tool.as_function()) for tool in tools.tools()) < 4000
+    assert sum(len(tool.as_function()) for tool in tools.tools()) < 4600
 
 
 def test_a_call_is_previewed_and_run(tmp_path: Path) -> None:
@@ -70,7 +70,9 @@ def test_a_call_is_previewed_and_run(tmp_path: Path) -> None:
     edit = {"path": "f", "old_text": "one", "new_text": "two"}
     assert tools.preview("edit_file", edit).startswith("```diff\n")
     assert (tmp_path / "f").read_text() == "one\n"
-    assert tools.run("edit_file", edit, Event()) == ToolOutput("edited `f`: line 1 `two` is there now")
+    edited = tools.run("edit_file", edit, Event())
+    assert edited.text == "edited `f`: line 1 `two` is there now"
+    assert edited.data == {"path": str(tmp_path / "f"), "edits_applied": 1}
     assert (tmp_path / "f").read_text() == "two\n"
     assert tools.preview("read_file", {"path": "f"}) == ""
     assert tools.preview("run_command", {"command": "ls"}) == "```sh\nls\n```"

@@ -13,7 +13,7 @@ from tests.made_pdf import text_pdf
 
 
 def read(root: Path, path: str, from_line: int | None = None, to_line: int | None = None) -> str:
-    return FileReader(Workspace(root)).read(ReadArguments(path, from_line, to_line), Event())
+    return FileReader(Workspace(root)).read(ReadArguments(path, from_line, to_line), Event()).text
 
 
 def test_lines_come_with_their_numbers(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_files_are_found_by_patterns(tmp_path: Path) -> None:
     finder = FileFinder(Workspace(tmp_path))
 
     def find(pattern: str, path: str = ".") -> str:
-        return finder.find(FindArguments(pattern, path), Event())
+        return finder.find(FindArguments(pattern, path), Event()).text
 
     assert find("*.py") == "a.py\nl.py\nsrc/b.py\nsrc/deep/c.py"
     assert find("src/*.py") == "src/b.py"
@@ -156,3 +156,25 @@ def test_files_are_found_by_patterns(tmp_path: Path) -> None:
     for number in range(300):
         (tmp_path / f"{number}.md").write_text("")
     assert find("*.md").endswith("\n[... 100 more ...]")
+
+
+def test_folders_are_found_so_deep_and_so_many(tmp_path: Path) -> None:
+    for name in ("top.txt", "a/mid.txt", "a/b/deep.txt", "build/made/out.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    finder = FileFinder(Workspace(tmp_path))
+
+    def find(wanted: FindArguments) -> list[str]:
+        found = finder.find(wanted, Event())
+        assert found.data["base"] == str(tmp_path)
+        names = [f"{each['path']}{'/' * (each['type'] == 'dir')}" for each in found.data["entries"]]
+        assert found.text.split("\n")[: len(names)] == names
+        return names
+
+    assert find(FindArguments(type="dir")) == ["a/", "a/b/", "build/"]  # which is not looked into
+    assert find(FindArguments(type="all", pattern="*b*")) == ["a/b/", "build/"]
+    assert find(FindArguments(max_depth=1)) == ["top.txt"]
+    assert find(FindArguments(max_depth=2)) == ["a/mid.txt", "top.txt"]
+    assert find(FindArguments(limit=1)) == ["a/b/deep.txt"]
+    assert finder.find(FindArguments(limit=1), Event()).data["matches"] == 3
+    assert finder.find(FindArguments("*.c", type="all"), Event()).text == "no file or folder matches"

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
 from localspec.errors import UserError
-from localspec.tools.replacing import decoded, replaced
+from localspec.tools.replacing import TextEdit, decoded, replaced
 
 OPERATIONS = 2000
 PIECES = [
@@ -27,7 +28,7 @@ PIECES = [
 
 def edit(data: bytes, old: str, new: str) -> bytes:
     file = decoded(data, "f")
-    return file.encoded(replaced(file.text, old, new, "f"))
+    return file.encoded(replaced(file.text, (TextEdit(old, new),), "f"))
 
 
 def ending(before: bytes, middle: bytes, after: bytes) -> bytes:
@@ -41,11 +42,11 @@ def ending(before: bytes, middle: bytes, after: bytes) -> bytes:
 @pytest.mark.slow
 def test_an_edit_that_was_made_already_is_said_to_be() -> None:
     with pytest.raises(UserError, match=r"`new_text` does, at line 2; this edit has been made already"):
-        replaced("a\nthe text\n", "teh text", "the text", "f")
+        replaced("a\nthe text\n", (TextEdit("teh text", "the text"),), "f")
     with pytest.raises(
         UserError, match="`old_text` does not occur in `f`; the most similar is line 2 `the text`"
     ):
-        replaced("a\nthe text\n", "teh text", "", "f")
+        replaced("a\nthe text\n", (TextEdit("teh text", ""),), "f")
 
 
 def test_random_edits_keep_every_other_byte() -> None:
@@ -144,3 +145,25 @@ def test_a_text_that_is_not_there_once_is_explained(data: bytes, old: str, compl
 def test_a_binary_file_is_not_edited() -> None:
     with pytest.raises(UserError, match="is binary"):
         decoded(b"GIF\0\1", "f")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_several_edits_are_made_in_the_text_as_it_was(end: str) -> None:
+    text = f"a = 1{end}b = 2{end}c = 3{end}"
+    edits = (TextEdit("c = 3", "c = 30\nd = 4"), TextEdit("a = 1", "b = 2"), TextEdit("b = 2\n", ""))
+    assert replaced(text, edits, "f") == f"b = 2{end}c = 30{end}d = 4{end}"
+
+
+@pytest.mark.parametrize(
+    ("edits", "complaint"),
+    [
+        (("one\ntwo", "x"), "the edits 1 and 2 overlap in `f`: nothing was changed; make one edit of both"),
+        (("two", "x"), "the edits 1 and 2 overlap"),
+        (("o", "x"), "edit 2 of 2: `old_text` is not unique: it occurs 2 times in `f`"),
+        (("four", "x"), "edit 2 of 2: `old_text` does not occur in `f`"),
+        (("", "x"), "edit 2 of 2: `old_text` is empty"),
+    ],
+)
+def test_edits_that_cannot_be_made_together_change_nothing(edits: tuple[str, str], complaint: str) -> None:
+    with pytest.raises(UserError, match=re.escape(complaint)):
+        replaced("one\ntwo\n", (TextEdit("two", "2"), TextEdit(*edits)), "f")

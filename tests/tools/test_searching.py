@@ -38,7 +38,7 @@ def program(request: pytest.FixtureRequest) -> str | None:
 
 
 def search(root: Path, program: str | None, pattern: str, path: str = ".", files: str | None = None) -> str:
-    return FileSearcher(Workspace(root), program).search(SearchArguments(pattern, path, files), Event())
+    return FileSearcher(Workspace(root), program).search(SearchArguments(pattern, path, files), Event()).text
 
 
 def fill(root: Path, names: dict[str, str | bytes]) -> None:
@@ -146,9 +146,9 @@ def test_the_settings_of_ripgrep_do_not_count(
 def test_files_that_may_not_be_read_are_not_searched(tmp_path: Path, program: str | None) -> None:
     fill(tmp_path, {"secrets/key": "x", "a/id_rsa": "x", "f": "x"})
     searcher = FileSearcher(Workspace(tmp_path), program, lambda path: "secrets" in path or "id_rsa" in path)
-    assert searcher.search(SearchArguments("x"), Event()) == "f:1: x"
-    assert searcher.search(SearchArguments("x", "secrets"), Event()) == "no line matches `x`"
-    assert searcher.search(SearchArguments("x", "a/id_rsa"), Event()) == "no line matches `x`"
+    assert searcher.search(SearchArguments("x"), Event()).text == "f:1: x"
+    assert searcher.search(SearchArguments("x", "secrets"), Event()).text == "no line matches `x`"
+    assert searcher.search(SearchArguments("x", "a/id_rsa"), Event()).text == "no line matches `x`"
 
 
 @pytest.mark.skipif(RIPGREP is None, reason="ripgrep is not installed")
@@ -248,12 +248,14 @@ def test_files_that_have_nothing_do_not_hide_others_that_have(tmp_path: Path, pr
     (tmp_path / "README.md").write_text("teh text\n")
     (tmp_path / "a.py").write_text("teh = 1\n")
     searcher = FileSearcher(Workspace(tmp_path), program)
-    found = searcher.search(SearchArguments("teh", files="README"), Event())
+    found = searcher.search(SearchArguments("teh", files="README"), Event()).text
     assert found == "README.md:1: teh text"  # a name without its ending
-    found = searcher.search(SearchArguments("teh", files="*.txt"), Event())
+    found = searcher.search(SearchArguments("teh", files="*.txt"), Event()).text
     assert found == "[`teh` is not in files `*.txt`; in others:]\nREADME.md:1: teh text\na.py:1: teh = 1"
-    assert searcher.search(SearchArguments("teh", files="*.py"), Event()) == "a.py:1: teh = 1"
-    assert searcher.search(SearchArguments("absent", files="README"), Event()) == "no line matches `absent`"
+    assert searcher.search(SearchArguments("teh", files="*.py"), Event()).text == "a.py:1: teh = 1"
+    assert (
+        searcher.search(SearchArguments("absent", files="README"), Event()).text == "no line matches `absent`"
+    )
 
 
 @pytest.mark.parametrize("pattern", ["the", "tehh", "THE", "te", "tehe"])
@@ -274,7 +276,7 @@ def test_what_is_nearly_found_here_does_not_hide_what_others_have(
     (tmp_path / "README.md").write_text("has teh typo\n")
     (tmp_path / "b").write_text("has the word\n")
     searcher = FileSearcher(Workspace(tmp_path), program)
-    assert searcher.search(SearchArguments("the", files="README"), Event()) == (
+    assert searcher.search(SearchArguments("the", files="README"), Event()).text == (
         "[no line matches `the`; these lines have nearly the same:]\nREADME.md:1: has teh typo\n"
         "[`the` is not in files `README`; in others:]\nb:1: has the word"
     )

@@ -226,3 +226,16 @@ def test_a_name_with_control_characters_is_shown_harmlessly() -> None:
     assert Location(Path("x"), "a\n\x1b[31mb").shown == "a [31mb"
     with pytest.raises(UserError, match="is not the name of a file"):
         Workspace(Path("/")).locate("a\0b")
+
+
+def test_paths_count_from_a_folder_of_it_and_stay_in_the_whole(root: Path) -> None:
+    inner = Workspace(root).within("src")
+    assert inner.locate("a.txt") == Workspace(root).locate("src/a.txt")
+    assert inner.locate("..").name == "."
+    with pytest.raises(UserError, match="is outside of the workspace"):
+        inner.locate("../..")
+    for name, problem in (("..", "is outside"), ("none", "is not there"), ("src/a.txt", "is not a folder")):
+        with pytest.raises(UserError, match=problem):
+            Workspace(root).within(name)
+    inner.write(inner.locate("b.txt"), b"new")
+    assert (root / "src" / "b.txt").read_bytes() == b"new"

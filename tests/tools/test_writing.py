@@ -20,15 +20,15 @@ def writer(tmp_path: Path) -> FileWriter:
 
 
 def edit(writer: FileWriter, path: str, old: str, new: str) -> str:
-    return writer.edit(EditArguments(path, old, new), Event())
+    return writer.edit(EditArguments(path, old, new), Event()).text
 
 
 def write(writer: FileWriter, path: str, text: str) -> str:
-    return writer.write(WriteArguments(path, text), Event())
+    return writer.write(WriteArguments(path, text), Event()).text
 
 
 def read(writer: FileWriter, path: str) -> str:
-    return FileReader(writer.workspace, writer.seen).read(ReadArguments(path), Event())
+    return FileReader(writer.workspace, writer.seen).read(ReadArguments(path), Event()).text
 
 
 def test_a_file_that_was_not_read_is_not_replaced_at_once(writer: FileWriter, tmp_path: Path) -> None:

@@ -167,8 +167,9 @@ async def desktop(
         known = profiles(folder / "profiles").good
         session = ChatSession(store, known, wishes or SessionRequest(), config.profile, tuned_for=tuned_for)
         app = LocalSpecApp(session, loader, config, folder, deque())
-        app.chat_screen.looks_for_better, app.chat_screen.opener = looks_for_better, opener
-        app.chat_screen.choices = choices
+        app.chat_screen.models.looks_for_better = looks_for_better
+        app.chat_screen.models.opener = opener
+        app.chat_screen.models.choices = choices
         try:
             async with app.run_test(size=size) as pilot:
                 desktop = Desktop(pilot, store, loader, opened)
@@ -176,5 +177,5 @@ async def desktop(
                 await pilot.pause()
                 yield desktop
         finally:
-            app.chat_screen.fetches.close()
+            app.chat_screen.models.fetches.close()
             loader.close()

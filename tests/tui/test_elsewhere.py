@@ -293,7 +293,7 @@ async def test_other_models_are_opened_only_when_one_agrees(tmp_path: Path) -> N
         await left(desk)
         choice = ModelChoice(tmp_path / "other.gguf", None)
         for key, is_opened in (("n", False), ("y", True)):
-            await desk.chat._open_models(choice)
+            await desk.chat.models.open(choice)
             await desk.until(lambda: isinstance(desk.app.screen, AskScreen))
             await desk.shows("Opening other models stops the answers in", "“about boats”")
             await desk.press(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from localspec.errors import StoreError
 from localspec_tui.screens.dialogs import AskScreen
 from localspec_tui.screens.search import SearchScreen
-from localspec_tui.widgets.sidebar import ChangeAsked
+from localspec_tui.widgets.sidebar import ChangeAsked, ChatPicked
 from localspec_tui.widgets.status import TitleBar
 from tests.scripted import Gate, says
 from tests.tui.desktop import Desktop, burst, desktop
@@ -58,6 +59,43 @@ async def test_text_typed_just_before_leaving_is_there_again(tmp_path: Path) -> 
         await desk.until(lambda: desk.texts == [])
         await desk.chat.pane.open_chat(first)
         assert desk.composer.text == "half a thou"
+
+
+@pytest.mark.slow
+async def test_open_chat_that_is_picked_again_keeps_its_queue_and_its_text(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("the beginning ", gate, "the end"), says("fine")) as desk:
+        story = await _midway(desk, gate)
+        await desk.enter("go on")
+        await desk.press(*"half a thou")
+        await desk.until(lambda: desk.chat.session.queue == ["go on"])
+        desk.chat.post_message(ChatPicked(story))
+        await desk.press(*"ght")
+        await desk.until(lambda: desk.composer.text == "half a thought")
+        assert desk.chat.session.queue == ["go on"]
+        gate.open()
+        await desk.until(lambda: desk.texts[1:] == ["the beginning the end", "go on", "fine"])
+        assert desk.composer.text == "half a thought"
+
+
+@pytest.mark.slow
+async def test_what_is_typed_and_sent_before_ctrl_n_stays_in_the_chat_that_is_left(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("one"), says("two")) as desk:
+        await desk.answered("first")
+        first = desk.chat.session.chat.info.id
+        await desk.press(*"half")
+        is_free = asyncio.Event()
+        desk.composer.prompt.call_later(is_free.wait)  # the prompt is behind with its keys
+        asyncio.get_running_loop().call_later(0.3, is_free.set)
+        await burst(desk, [*" a thou", "ctrl+n", *"new"])
+        await desk.until(lambda: desk.composer.text == "new")
+        assert desk.store.chat(first).draft == "half a thou"
+        await desk.chat.pane.open_chat(first)
+        await burst(desk, [*"ght", "enter", *"more", "ctrl+n"])
+        await desk.until(lambda: desk.composer.text == "new")
+        await desk.until(lambda: not desk.chat.answers.is_busy)
+        texts = [message.content for message in desk.store.messages(first)]
+        assert (texts[2:], desk.store.chat(first).draft) == (["half a thought", "two"], "more")
 
 
 @pytest.mark.slow

@@ -275,7 +275,7 @@ async def test_a_model_is_named_completed_or_unknown(tmp_path: Path) -> None:
         await screen.shows("other-Q8_0")
         await screen.enter("/model nobody-knows-it")
         await screen.shows("no model `nobody-knows-it` is on this computer")
-        screen.chat.choices = None
+        screen.chat.models.choices = None
         await screen.press("f8")
         await screen.shows("these models are on a server")
     assert len(screen.opened) == 2
@@ -302,8 +302,8 @@ async def test_models_of_another_machine_are_listed_and_opened_there(tmp_path: P
     there = [row for row in choices(()) if isinstance(row, LocalTarget)]
     opened: list[ModelChoice] = []
     async with desktop(tmp_path, models=included, on_choice=opened.append) as screen:
-        screen.chat.host, screen.chat.elsewhere.use_local_models = "tower", lambda: None
-        screen.chat.choices = lambda _open_now: there
+        screen.chat.models.host, screen.chat.elsewhere.use_local_models = "tower", lambda: None
+        screen.chat.models.choices = lambda _open_now: there
         await screen.press("f8")
         await screen.shows("On tower", "other-Q8_0")
         assert "To download" not in screen.screen_text()

@@ -103,6 +103,14 @@ async def test_whom_auto_followed_stays_and_the_reason_is_reported_where_there_i
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(("width", "words"), [(80, "auto: plain is fastest here"), (62, "auto: plain")])
+async def test_that_plain_is_fastest_is_said_where_it_costs_no_figure(width: int, words: str) -> None:
+    text = await shown(width, Figures("plain", 8.5), choice=("", "measured"))
+    assert text.split("  8.5 tokens/s  ")[0] == words
+    assert METER in text
+
+
+@pytest.mark.asyncio
 async def test_what_was_asked_for_goes_without_saying() -> None:
     assert "asked" not in await shown(160, SSD, choice=("", "asked for"))
 

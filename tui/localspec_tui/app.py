@@ -305,11 +305,11 @@ def launch(request: ScreenRequest) -> int:
         loader = ModelLoader(opener(None))
         app = LocalSpecApp(session, loader, request.config, Path.cwd(), log)
         try:
-            app.chat_screen.looks_for_better = request.opens_default_pair
-            app.chat_screen.opener = opener
+            app.chat_screen.models.looks_for_better = request.opens_default_pair
+            app.chat_screen.models.opener = opener
             if models.opener.offers_choices:
-                app.chat_screen.choices = models.choices
-            app.chat_screen.host = models.opener.place
+                app.chat_screen.models.choices = models.choices
+            app.chat_screen.models.host = models.opener.place
             if models.opener.at_home() is not None:
                 app.chat_screen.elsewhere.use_local_models = models.use_local_models
             app.chat_screen.tuner = lambda choice, stop: models.tune(choice, stop, log.append)
@@ -319,7 +319,7 @@ def launch(request: ScreenRequest) -> int:
                 log.append(LogLine(logging.WARNING, "profiles", str(problem)))
             code = app.run() or 0
         finally:
-            app.chat_screen.fetches.close()
+            app.chat_screen.models.fetches.close()
             loader.close()
             session.shared.close()
     if code > SIGNALLED:

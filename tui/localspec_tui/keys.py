@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -44,6 +45,16 @@ async def take_key(event: events.Key, *nodes: DOMNode) -> None:
                 event.stop()
                 event.prevent_default()
                 return
+
+
+async def handled(widget: Widget) -> None:
+    """Wait until a widget has handled all that was sent to it so far, unless it is being taken down.
+
+    Its own handlers would wait for themselves.
+    """
+    is_reached = asyncio.Event()
+    if widget.call_later(is_reached.set):
+        await is_reached.wait()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from localspec.chat.calls.form import TAG, ToolFormat
@@ -22,6 +23,7 @@ _BLANK = r'(" " | /\n[ \t]{0,20}/)?'
 _MEMBER = rf'("," {_BLANK} /"[^"\\\n]{{1,40}}"/ {_BLANK} ":" {_BLANK} /"[^"\\\n]{{0,100}}"/ {_BLANK})?'
 _NAME_KEY = r'"(?:(?:tool_|function_)?name|tool|function)"\s*:\s*'
 _OTHER_MEMBER = r'(?:"\w+"\s*:\s*"[^"]{0,100}"\s*,\s*)?'
+_NAMESPACES = r"(?:[\w-]{1,64}?(?:__|[.:/])){0,3}"  # before a name, as `names.offered` reads them
 # Around calls without an opening, as `CallsInText` reads them.
 _LABELS = r"```[\w-]*|<\|?[\w ]{1,20}\|?>|</[^<>]{1,40}>|<\|[^<>]{1,40}\|>|[\],;]"
 _HARMONY_HEADER = r"(?:(?!<\|(?:start|message|end|call|return)\|>)[^{}]){0,80}<\|message\|>"
@@ -37,7 +39,8 @@ def call_triggers(form: ToolFormat, tools: Sequence[str], token: TokenOf) -> tup
     if form.kind == "json":
         return _json_triggers(form, functions, token)
     if form.kind == "harmony" or (form.kind == "named" and form.opening):
-        return (_named_trigger(form, functions),)
+        behind_mark = _named_trigger(form, functions)
+        return (behind_mark, _first_part(form, behind_mark)) if form.addressee else (behind_mark,)
     return ()
 
 
@@ -84,6 +87,12 @@ def _named_trigger(form: ToolFormat, functions: Sequence[Function]) -> Trigger:
     return Trigger(head, _grammars(functions, f"{_BLANK} {_ARGUMENTS}"), mark)
 
 
+def _first_part(form: ToolFormat, behind_mark: Trigger) -> Trigger:
+    """Return the heads at the beginning of an answer, whose mark the prompt has."""
+    head = behind_mark.head.removeprefix(_flexible(form.before))
+    return replace(behind_mark, head=rf"\s*{head}", mark="", is_leading=True)
+
+
 def _flexible(text: str) -> str:
     """Return an expression for a text of a form, whatever its blanks and ids."""
     parts = re.split(rf"(\s+|{_PROBED_ID})", text.strip())
@@ -104,7 +113,7 @@ def _grammars(functions: Sequence[Function], form: str) -> tuple[tuple[str, Gram
 
 def _named(functions: Sequence[Function]) -> str:
     names = _any(function["name"] for function in functions)
-    return rf"(?:(?:functions|default_api|mcp)(?:[.:]|__))?(?P<name>{names})"
+    return rf"{_NAMESPACES}(?P<name>{names})"
 
 
 def _any(texts: Iterable[str]) -> str:

@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from localspec.chat.tool_use.background import ends_before, in_background
 from localspec.chat.tool_use.consent import CallAsked, ConsentDesk, Verdict
 from localspec.chat.tool_use.kit import OfferedTools, ToolKit
 from localspec.errors import Cancelled, LocalSpecError, UserError
-from localspec.tools.tool import Arguments, Tool, ToolOutput
+from localspec.tools.tool import Arguments, Tell, Tool, ToolOutput, tell_nobody
 from localspec.types.request import ToolCall
 
 if TYPE_CHECKING:
@@ -37,28 +37,34 @@ class CallStarted:
 
 @dataclass(frozen=True, slots=True)
 class CallEnded:
-    """A call has its result, `text` for the model."""
+    """A call has its result, `text` for the model, and what the tool returned if it was run."""
 
     run: ToolRun
     text: str
+    output: ToolOutput | None = None
 
 
 CallEvent = CallAsked | CallStarted | CallEnded
 
 
 def run_calls(
-    calls: Sequence[ToolCall], offered: OfferedTools, kit: ToolKit, desk: ConsentDesk, most: int = 10_000
+    calls: Sequence[ToolCall],
+    offered: OfferedTools,
+    kit: ToolKit,
+    desk: ConsentDesk,
+    most: int = 10_000,
+    tell: Tell = tell_nobody,
 ) -> Generator[CallEvent]:
     """Yield the steps of the calls of an answer; each call has one `CallEnded`, in the order of the calls.
 
-    Results have at most `most` characters.
+    Results have at most `most` characters. `tell` hears what calls print, in threads of theirs.
     Nothing runs that neither a rule nor the user has allowed. Calls that only read run beside the others;
     one that writes, or runs something, waits for those before it and lets none begin before its end. After
     `desk.stop()` no call begins, and all that is left ends as stopped.
     """
     running: list[_RunningCall | CallEnded] = []
     for call in calls:
-        step = yield from _prepared(call, offered, kit, desk, most)
+        step = yield from _prepared(call, offered, kit, desk, most, tell)
         if isinstance(step, CallEnded):
             running.append(step)
             continue
@@ -87,7 +93,7 @@ def _not_run(call: ToolCall) -> CallEnded:
 
 
 def _prepared(
-    call: ToolCall, offered: OfferedTools, kit: ToolKit, desk: ConsentDesk, most: int
+    call: ToolCall, offered: OfferedTools, kit: ToolKit, desk: ConsentDesk, most: int, tell: Tell
 ) -> Generator[CallEvent, None, _RunningCall | CallEnded]:
     """Check a call and have it allowed; return it ready to run, or its end."""
     if desk.stopped.is_set():
@@ -108,7 +114,7 @@ def _prepared(
     if verdict.leave == "refused":
         refusal = f"This was not run: {verdict.because}."
         return CallEnded(ToolRun(call, "refused", tool.source, verdict.because), refusal)
-    run = partial(box.run, tool.name, arguments)
+    run = partial(box.run, tool.name, arguments, tell=tell)
     return _RunningCall(call, tool, run, lambda output: kit.present(tool, output, most), verdict.because)
 
 
@@ -139,7 +145,7 @@ def arguments_of(call: ToolCall, tool: Tool) -> Arguments:
 
 
 def _failed(call: ToolCall, text: str, source: str = "") -> CallEnded:
-    return CallEnded(ToolRun(call, "failed", source), f"Error: {text}")
+    return CallEnded(ToolRun(call, "failed", source), f"Error: {text}", ToolOutput(text, is_error=True))
 
 
 class _RunningCall:
@@ -149,7 +155,7 @@ class _RunningCall:
         self,
         call: ToolCall,
         tool: Tool,
-        run: Callable[[threading.Event], ToolOutput],
+        run: Callable[[threading.Event], ToolOutput],  # until that is set
         present: Callable[[ToolOutput], str],
         because: str,
     ) -> None:
@@ -186,7 +192,8 @@ class _RunningCall:
             output, ended_s = self._result.result(STOPPING_S)
         except (Cancelled, TimeoutError):
             return self._ended("stopped", STOPPED, time.monotonic())
-        return self._ended("failed" if output.is_error else "done", self._present(output), ended_s)
+        ended = self._ended("failed" if output.is_error else "done", self._present(output), ended_s)
+        return replace(ended, output=output)
 
     def _ended(self, outcome: RunOutcome, text: str, ended_s: float) -> CallEnded:
         seconds = ended_s - self._began_s

@@ -39,7 +39,8 @@ class ToolKit:
 
     `always` takes the rule of calls that the user always allows; `close` ends what runs the tools.
     `servers` are the MCP servers, by the names with which users call their prompts and resources; `waiting`
-    names the boxes whose servers have not been started.
+    names the boxes whose servers have not been started. Tools that `offers` does not want are left out.
+    `within` returns the kit with paths that count from a folder of the workspace; raises UserError.
     """
 
     boxes: Mapping[str, Toolbox]
@@ -51,6 +52,8 @@ class ToolKit:
     most_rounds: int = MOST_ROUNDS
     servers: Mapping[str, McpServer] = field(default_factory=dict)
     waiting: Callable[[], Collection[str]] = tuple
+    offers: Callable[[Tool], bool] = lambda _tool: True
+    within: Callable[[str], ToolKit] | None = None
 
     def offered(self, names: Collection[str]) -> OfferedTools:
         """Return the tools of the boxes that are on; may start servers, and wait for them."""
@@ -66,6 +69,7 @@ class ToolKit:
             if box is None:
                 problems.append(f"there are no tools {name}; /tools lists those that there are")
             else:
-                owners |= {tool.name: (tool, box) for tool in tools if tool.name not in owners}
+                wanted = [tool for tool in tools if tool.name not in owners and self.offers(tool)]
+                owners |= {tool.name: (tool, box) for tool in wanted}
                 problems += box.problems()
         return OfferedTools(owners, tuple(problems))

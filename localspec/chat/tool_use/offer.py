@@ -40,12 +40,20 @@ class ToolOffer:
         if self.note:
             *before, last = request.prompt
             return replace(request, prompt=(*before, _noted(last, self.note)), shows_control=True)
-        prompt = [_noted(each, NEXT) if each.role == "tool" else each for each in request.prompt]
+        prompt = self.noted(request.prompt)
         if self.reminder:
-            prompt[-1] = _noted(prompt[-1], self.reminder)
+            prompt = (*prompt[:-1], _noted(prompt[-1], self.reminder))
         return replace(
-            request, prompt=tuple(prompt), tools=self.tools, triggers=self.triggers, shows_control=True
+            request,
+            prompt=prompt,
+            tools=self.tools,
+            triggers=self.triggers,
+            shows_control=True,
         )
+
+    def noted(self, prompt: Sequence[Message]) -> tuple[Message, ...]:
+        """Return a conversation in which each result is followed by what to do with it."""
+        return tuple(_noted(each, NEXT) if each.role == "tool" else each for each in prompt)
 
     def reader(self) -> AnswerReader:
         """Return the reader of one answer, which also takes what is a call of a tool that there is not."""

@@ -19,7 +19,7 @@ from localspec.models.pair_request import USUAL_BATCH, USUAL_FAN_OUT, ModelReque
 from localspec.safe_text import safe_line
 from localspec.storage.config import MAX_CONTEXT, MIN_CONTEXT
 from localspec.storage.paths import expanded
-from localspec.types.models import KvType, SplitMode, TensorOverride
+from localspec.types.models import Adapter, KvType, SplitMode, TensorOverride
 from localspec.types.request import (
     SEEDS,
     Acceptance,
@@ -92,6 +92,22 @@ def length_of_time(shortest_s: int) -> Callable[[str], float]:
         return float(total_s)
 
     return read
+
+
+def lora_files(text: str) -> list[Adapter]:
+    """Return the LoRA adapters that a list with commas names."""
+    return [Adapter(expanded(name).absolute()) for name in text.split(",") if name]
+
+
+def scaled_lora_files(text: str) -> list[Adapter]:
+    """Return the LoRA adapters of a list with commas, each with its scale after a colon."""
+    found = list[Adapter]()
+    for part in text.split(","):
+        name, _, scale = part.rpartition(":")
+        if not name:
+            raise argparse.ArgumentTypeError(f"`{part}` is not FILE:SCALE, such as style.gguf:0.5")
+        found.append(Adapter(expanded(name).absolute(), decimal(-1000, 1000)(scale)))
+    return found
 
 
 def file_size(text: str) -> int:
@@ -260,6 +276,11 @@ def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
     add("-hff", "--hf-file", metavar="FILE", help=about)
     about = 'Jinja chat template for the target; "" means the one in its file'
     add("--chat-template-file", dest="chat_template", type=template_file, metavar="FILE", help=about)
+    adapter = partial(add, dest="adapters", action="extend", default=[])
+    about = "LoRA adapter for the target, a GGUF file; repeatable. The draft model drafts without it"
+    adapter("--lora", type=lora_files, metavar="FILE", help=about)
+    about = "the same, with a share of it that is added to the weights, such as 0.5"
+    adapter("--lora-scaled", type=scaled_lora_files, metavar="FILE:SCALE", help=about)
     names = ("-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf")
     hub(*names, dest="model_draft", help="draft model on Hugging Face")
     about = "context size in tokens (0: as the model was trained, at most 8192; more in `serve`)"
@@ -268,11 +289,12 @@ def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
         ("-t", "--threads", "threads", 0, 1024, "CPU threads (0: all cores)"),
         ("-td", "--threads-draft", "draft_threads", 1, 1024, "CPU threads of the draft model"),
         ("-b", "--batch-size", "batch", 1, 65536, f"logical batch size in tokens ({USUAL_BATCH})"),
-        ("-ub", "--ubatch-size", "micro_batch", 1, 65536, "physical batch size in tokens (512, at most -b)"),
+        ("-ub", "--ubatch-size", "micro_batch", 1, 65536, "physical batch size (512, or 128 without -fa)"),
     ):
         add(short, flag, dest=name, type=whole(least, most), metavar="N", help=about)
     switch = partial(add, type=on_off_auto, metavar="on|off|auto")
-    switch("-fa", "--flash-attn", dest="flash_attention", help="flash attention")
+    about = "flash attention (off on the CPU for small heads; otherwise, and with auto, llama.cpp chooses)"
+    switch("-fa", "--flash-attn", dest="flash_attention", help=about)
     about = "cache all tokens in layers with a sliding window, so edits of old messages are faster"
     add("--swa-full", action="store_true", help=about)
     for short, flag, name, about in (
@@ -330,6 +352,7 @@ def pair_request(args: argparse.Namespace) -> PairRequest:
             kv_type_v=args.kv_type_v,
             experts_at_home=args.experts_at_home,
             overrides=tuple(args.overrides),
+            adapters=tuple(args.adapters),
         ),
         draft=ModelRequest(
             name=args.model_draft,

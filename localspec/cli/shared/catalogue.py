@@ -74,7 +74,7 @@ class ServedCatalogue:
             None if self.first is None else OfferedPair(name_of_file(self.first.target), self.first.request)
         )
         target = None if self.first is None else self.first.target
-        found = offered(pair_request(args), sources, first, target)
+        found = offered(served_request(args), sources, first, target)
         server = replace(self.settings.server, asked=self._asked(args))
         settings = replace(self.settings, server=server, parallel=parallel_of(args))
         return [*named_offers(found, settings, self.profiles), *self.others]
@@ -90,7 +90,7 @@ class ServedCatalogue:
         folder = preset.args.models_dir
         if folder is not None and not preset.has_source:
             preset.args.model = in_folder(folder, preset.name)
-        request = pair_request(preset.args)
+        request = served_request(preset.args)
         if preset.encodes is not None:
             return OfferedEncoder(preset.name, find_files(request, OnDisk()).target, preset.encodes)
         return OfferedPair(
@@ -112,6 +112,12 @@ class ServedCatalogue:
 def parallel_of(args: argparse.Namespace) -> int:
     """Return the number of answers that a pair writes at once."""
     return 1 if args.share == "off" else int(args.parallel)
+
+
+def served_request(args: argparse.Namespace) -> PairRequest:
+    """Return the pair request of a server's flags."""
+    is_one_screen = args.tunnel  # which mostly has one answer at a time
+    return replace(pair_request(args), in_company=parallel_of(args) > 1 and not is_one_screen)
 
 
 def _files(preset: Preset) -> tuple[Path, ...]:

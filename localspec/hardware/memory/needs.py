@@ -15,9 +15,10 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from localspec.errors import EngineDied, EngineError
-from localspec.gguf import CHECKPOINT_BYTES, CHECKPOINTS, kept_states, kv_types
+from localspec.gguf import CHECKPOINT_BYTES, CHECKPOINTS, facts, kept_states, kv_types
 from localspec.hardware.bandwidth import PROCESSOR
 from localspec.llama.tensor_split import full_shares
+from localspec.models.pair_request import PairRequest
 from localspec.models.shape import ExpertWeights, LayerShape, ModelShape, read_shape
 from localspec.types.models import FLOAT_TYPES, KvType, ModelOptions
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 ROWS = 128  # rows of logits that one call may give
 CELLS_PER_BRANCH = 32  # cells for a branch in addition to the main sequence
 _CELLS_MULTIPLE = 256
+_ROWS_WITHOUT_FLASH = 128  # of a micro-batch: its scores are few, and mostly in the CPU's caches
+_MOST_SCORES = 512 * 2**20  # bytes
+_SMALL_HEAD = 64  # numbers; with 128, writing gains nothing that reading prompts does not lose
 _FLOAT = 4
 _HALF = 2
 _PER_TOKEN = 32  # positions, ids and the like
@@ -332,6 +336,33 @@ def _graph(shape: ModelShape, request: MemoryRequest) -> tuple[int, int, int]:
 def context_size(asked: int, trained: int) -> int:
     """Return the context in tokens; 0 means the default."""
     return asked or min(trained, DEFAULT_CONTEXT)
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """How a context computes attention; `flash` None leaves that to llama.cpp."""
+
+    flash: bool | None
+    micro_batch: int
+
+
+def target_attention(
+    shape: ModelShape, request: PairRequest, context: int, *, on_processor: bool
+) -> Attention:
+    """Return how a target computes attention: with small heads on the CPU without flash attention.
+
+    There, llama.cpp's kernel goes through the cache again for every head of every row. But it skips cells of
+    other conversations, which count where several are answered in the same calls, and it keeps no scores.
+    """
+    rows = request.micro_batch or min(_ROWS_WITHOUT_FLASH, request.batch_size)
+    is_free = request.flash_attention is None and request.target.kv_types[1] in FLOAT_TYPES
+    is_alone = not (request.in_company and shape.shares_calls)
+    suits = shape.architecture not in facts()["needs_flash"]
+    has_small_heads = 0 < (shape.attention_width or shape.width) <= _SMALL_HEAD * shape.heads
+    fits = shape.heads * context * rows * _FLOAT <= _MOST_SCORES
+    if on_processor and is_free and is_alone and suits and has_small_heads and fits:
+        return Attention(False, rows)
+    return Attention(request.flash, request.micro_batch_size)
 
 
 def draft_flash_attention(asked: bool | None, cached: KvType, *, on_processor: bool) -> bool | None:

@@ -17,6 +17,7 @@ from localspec.hardware.memory.budget import LayerSizes, MemoryBudget, Shortage
 from localspec.hardware.memory.needs import (
     DEFAULT_CONTEXT,
     ROWS,
+    Attention,
     CacheTypes,
     DeviceNeed,
     LayerSplit,
@@ -25,6 +26,7 @@ from localspec.hardware.memory.needs import (
     context_size,
     draft_flash_attention,
     experts_at_home,
+    target_attention,
 )
 from localspec.hardware.placement.measured import MeasuredCompute
 from localspec.hardware.placement.passes import Pass, Passes, ahead_speed
@@ -89,7 +91,8 @@ class Alternative:
 class Placement:
     """The placement of both models; `reasons` are shown to the user word for word.
 
-    `mmap` False reads weights into memory that GPUs can copy from directly.
+    `mmap` False reads weights into memory that GPUs can copy from directly. `flash_attention` is the
+    target's, None where llama.cpp chooses.
     """
 
     target: DeviceAssignment
@@ -101,6 +104,7 @@ class Placement:
     micro_batch: int = USUAL_MICRO_BATCH
     draft_cache: CacheTypes = field(default_factory=CacheTypes)
     mmap: bool = True
+    flash_attention: bool | None = None
 
 
 COMFORTABLE_CONTEXT = 4096  # less is not taken for speed alone
@@ -181,7 +185,10 @@ class PlacementSearch:
         """Return the passes of a model in the middle of a conversation."""
         text = self.memory_request(shape, LayerSplit(), int(TEXT_SHARE * self.contexts[0]))
         in_reach = replace(text, sequences=1, micro_batch=0)  # of a token's attention
-        return Passes(shape, self.rates, self.cores, in_reach)
+        cards = tuple(self.budget.cards[:1])
+        shared = self.memory_request(shape, LayerSplit(cards, (0,) * len(cards)), text.context)
+        flash = shared.flash_attention
+        return Passes(shape, self.rates, self.cores, in_reach, flash_beside_cards=flash)
 
     def _check(self, names: tuple[str, ...]) -> None:
         unknown = [name for name in names if name not in self.budget.devices]
@@ -256,25 +263,32 @@ class PlacementSearch:
     def memory_request(self, shape: ModelShape, split: LayerSplit, context: int) -> MemoryRequest:
         """Return the memory request of one of the two models with the requested cache."""
         asked = self.request
-        flash = asked.flash
-        batch = asked.micro_batch_size
         if shape is not self.draft:
-            cache = CacheTypes(*asked.target.kv_types)
+            attention = self.attention(split, context)
             return MemoryRequest(
                 split,
                 context,
-                cache,
-                flash,
-                batch,
+                CacheTypes(*asked.target.kv_types),
+                attention.flash,
+                attention.micro_batch,
                 swa_full=asked.swa_full,
                 longest_draft=asked.longest_draft,
             )
+        flash = asked.flash
+        # the target's; beside GPUs, before it is known where that is, the larger one
+        batch = asked.micro_batch_size if self._cards else self.attention(LayerSplit(), context).micro_batch
         held = CacheTypes(*asked.draft.kv_types)
         here = self.uses_processor(shape, split)
         if shape.is_head:
             return MemoryRequest(split, context, held, flash, min(batch, ROWS), swa_full=True)
         flash = draft_flash_attention(flash, held.values, on_processor=here)
         return MemoryRequest(split, context, held, flash, batch, shape.branches(asked.max_fan_out) + 1)
+
+    def attention(self, split: LayerSplit, context: int) -> Attention:
+        """Return how the target computes attention, placed so."""
+        moved = any(each.device != PROCESSOR for each in self.target.moved)
+        on_processor = not split.devices and not moved
+        return target_attention(self.target, self.request, context, on_processor=on_processor)
 
     def _needs(self, shape: ModelShape, split: LayerSplit, context: int) -> tuple[DeviceNeed, ...]:
         request = self.memory_request(shape, split, context)

@@ -67,10 +67,11 @@ def bars(placement: Placement, budget: MemoryBudget) -> list[str]:
     return lines
 
 
-def outlook(models: Models, budget: MemoryBudget) -> list[str]:
+def outlook(models: Models, budget: MemoryBudget, *, may_quantise: bool = True) -> list[str]:
     """Return the effects of twice the context and of a q8_0 cache on the fullest GPU: a sentence for each.
 
-    The placement stays that of `models`. Without a model on a GPU, the sentences are about the CPU.
+    The placement stays that of `models`. Without a model on a GPU, the sentences are about the CPU. The
+    second one is left out unless it `may_quantise`.
     """
     (shape, request), *others = models
     device = _fullest(models, budget)
@@ -83,8 +84,9 @@ def outlook(models: Models, budget: MemoryBudget) -> list[str]:
         more = _taken(larger, device) - _taken(models, device)
         verdict = "does not fit" if budget.shortages(_needs(larger)) else "fits"
         lines.append(f"-c {context} (twice the context) takes {memory(more)} more of {device}, and {verdict}")
-    if request.flash_attention is not False:  # which a quantised V cache needs
-        smaller = ((shape, replace(request, cache=_SMALLER_CACHE)), *others)
+    if may_quantise:
+        # values of such a type need flash attention
+        smaller = ((shape, replace(request, cache=_SMALLER_CACHE, flash_attention=None)), *others)
         saved = _taken(models, device) - _taken(smaller, device)
         if saved > 0:
             lines.append(f"-ctk q8_0 -ctv q8_0 (a q8_0 cache) saves {memory(saved)} of {device}")

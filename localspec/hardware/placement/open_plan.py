@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.gguf import read_header
+from localspec.hardware.memory.needs import context_size, target_attention
 from localspec.models.pair_files import PairFiles
 from localspec.models.pair_request import USUAL_FAN_OUT, ModelRequest, PairRequest
+from localspec.models.shape import read_shape
 from localspec.storage.tuned_settings import LoadOptions
-from localspec.types.models import ModelOptions, TensorOverride
+from localspec.types.models import FLOAT_TYPES, ModelOptions, TensorOverride
 
 if TYPE_CHECKING:
     from localspec.hardware.placement.candidates import Placement
@@ -42,6 +44,8 @@ class OpenPlan:
         if found.target_kv_type != usual.target_kv_type:
             target = replace(target, kv_type_k=found.target_kv_type, kv_type_v=found.target_kv_type)
             notes += (_cache_note(found),)
+            if target.kv_type_v not in FLOAT_TYPES and target.flash_attention is False:
+                target = replace(target, flash_attention=None)  # which these need
         if found.more_experts_at_home:
             target = self._with_more_experts(target, found.more_experts_at_home)
         is_own = found.micro_batch != usual.micro_batch
@@ -84,8 +88,11 @@ def _cache_note(found: LoadOptions) -> str:
     )
 
 
-def as_asked(files: PairFiles, request: PairRequest) -> OpenPlan:
-    """Return a plan that leaves the placement to llama.cpp, except for requested places."""
+def as_asked(files: PairFiles, request: PairRequest, *, on_processor: bool = False) -> OpenPlan:
+    """Return a plan that leaves the placement to llama.cpp, except for requested places.
+
+    `on_processor`: this llama.cpp has no other device than the CPU.
+    """
     target = replace(
         _options(files.target, request.target, request),
         tensor_split=request.tensor_split,
@@ -93,8 +100,15 @@ def as_asked(files: PairFiles, request: PairRequest) -> OpenPlan:
         main_gpu=request.main_gpu,
         longest_draft=request.longest_draft,
         chat_template=files.chat_template,
+        adapters=request.target.adapters,
     )
     draft = None if files.draft is None else _options(files.draft, request.draft, request)
+    if on_processor:
+        shape = read_shape(files.target)
+        size = context_size(request.context or 0, shape.training_context)
+        attention = target_attention(shape, request, size, on_processor=True)
+        target = replace(target, flash_attention=attention.flash, micro_batch=attention.micro_batch)
+        draft = draft and replace(draft, micro_batch=attention.micro_batch)
     return OpenPlan(target, draft, request.max_fan_out, notes=files.notes)
 
 

@@ -23,7 +23,9 @@ CARD_FURTHER = 0.02  # of a pass, for each further token in it
 # the same on the CPU, where arithmetic is soon the limit
 FLOAT_FURTHER = 0.15
 QUANT_FURTHER = 0.5
-WITHOUT_FLASH = 0.5  # of the time of flash attention on the CPU, measured with heads of 128
+# of the time of flash attention on the CPU, measured with heads of 64
+WITHOUT_FLASH = 0.4  # a first token
+WITHOUT_FLASH_FURTHER = 0.2  # each further one, which the same keys and values serve
 CONTENTION = 1.2  # of two that share a memory or a GPU: together they get less than one alone
 CACHE_PER_CORE = 2**20  # data in the CPU's caches is not read from memory
 # bytes
@@ -47,16 +49,24 @@ Experts = Sequence[tuple[int, tuple[ExpertWeights, ...]]]
 class Passes:
     """The passes of one model on one machine, wherever its layers are.
 
-    Its cache holds a text as long as the context of `text`, none without.
+    Its cache holds a text as long as the context of `text`, none without. `flash_beside_cards`: whether the
+    CPU computes its layers with flash attention while others are on GPUs.
     """
 
     def __init__(
-        self, shape: ModelShape, rates: Rates, cores: int, text: MemoryRequest | None = None
+        self,
+        shape: ModelShape,
+        rates: Rates,
+        cores: int,
+        text: MemoryRequest | None = None,
+        *,
+        flash_beside_cards: bool | None = None,
     ) -> None:
         self._shape = shape
         self._rates = rates
         self._cores = cores
         self._text = text
+        self._flash_beside_cards = flash_beside_cards
         cached = [0 if text is None else text_bytes(shape, text, layer) for layer in shape.layers]
         attended = (
             size * self._heads_per_key(layer) for size, layer in zip(cached, shape.layers, strict=True)
@@ -89,7 +99,14 @@ class Passes:
         if split.shares not in self._divided:
             parts = self._shape.divided(split.shares)
             self._divided[split.shares] = tuple(
-                Passes(part, self._rates, self._cores, self._text) for part in parts
+                Passes(
+                    part,
+                    self._rates,
+                    self._cores,
+                    self._text,
+                    flash_beside_cards=self._flash_beside_cards,
+                )
+                for part in parts
             )
         busy: dict[str, float] = {}
         for device, part in zip(split.devices, self._divided[split.shares], strict=True):
@@ -122,7 +139,8 @@ class Passes:
         if read > CACHE_PER_CORE * self._cores:
             busy[PROCESSOR] = busy.get(PROCESSOR, 0.0) + read / rate
         further = FLOAT_FURTHER if self._is_float else QUANT_FURTHER
-        arithmetic = (further * weights.reused + tokens * self._attended_up_to[layers]) / (computed or rate)
+        attended = self._attentions(split, tokens) * self._attended_up_to[layers]
+        arithmetic = (further * weights.reused + attended) / (computed or rate)
         return weights.read / reads + arithmetic / used + (layers + len(kept)) * CORE_LAYER_S
 
     def _heads_per_key(self, layer: LayerShape) -> float:
@@ -130,8 +148,13 @@ class Passes:
         if not layer.key_values:
             return 0.0
         heads = (self._shape.attention_width or self._shape.width) / layer.key_values
-        is_flash = self._text is None or self._text.flash_attention is not False
-        return max(1.0, heads) * (1.0 if is_flash else WITHOUT_FLASH)
+        return max(1.0, heads)
+
+    def _attentions(self, split: LayerSplit, tokens: int) -> float:
+        """Return how long the CPU's attention takes for all tokens of a pass, in those of one with flash."""
+        here = None if self._text is None else self._text.flash_attention
+        is_flash = (self._flash_beside_cards if split.devices else here) is not False
+        return tokens if is_flash else WITHOUT_FLASH + (tokens - 1) * WITHOUT_FLASH_FURTHER
 
     def _on_card(self, device: str, weights: _Weights, layers: int, busy: dict[str, float]) -> float:
         rate = self._rates.of[device].read

@@ -107,6 +107,7 @@ def _placement(search: PlacementSearch, chosen: PlacementCandidate) -> Placement
             shares=split.shares,
         )
 
+    attention = search.attention(chosen.target, chosen.context)
     return Placement(
         target=assigned(target, chosen.target, for_target, chosen.target_needs),
         draft=None
@@ -116,7 +117,8 @@ def _placement(search: PlacementSearch, chosen: PlacementCandidate) -> Placement
         tokens_per_s=chosen.best.tokens_per_s,
         reasons=(*_reasons(chosen, search), *_cache_proposal(chosen, search)),
         rejected=tuple(_rejected(chosen, search)),
-        micro_batch=search.request.micro_batch_size,
+        micro_batch=attention.micro_batch,
+        flash_attention=attention.flash,
         draft_cache=CacheTypes(*search.request.draft.kv_types),
         mmap=search.request.mmap and not search.pins_weights(chosen),
     )

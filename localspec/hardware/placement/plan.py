@@ -24,7 +24,7 @@ from localspec.llama.overrides import check_order, check_overrides, experts_over
 from localspec.llama.tensor_split import check_tensor_split
 from localspec.models.pair_files import PairFiles
 from localspec.models.pair_request import PairRequest
-from localspec.models.shape import ModelShape, read_draft_shape, read_shape
+from localspec.models.shape import ModelShape, read_draft_shape, read_shape, with_adapters
 from localspec.types.models import ModelOptions, TensorOverride
 
 Shapes = tuple[ModelShape, ModelShape | None]
@@ -130,8 +130,10 @@ def with_longest_context(
     kept = {device: left[device] // 2 if shares else 0 for device in left}
     kept[PROCESSOR] = max(left[PROCESSOR] // 2, int(_CLOSE * budget.free[PROCESSOR]))
     for size in _larger_contexts(placement.target.context, shapes[0].training_context):
-        models = tuple((shape, replace(asks, context=size)) for shape, asks in usual)
-        wider = _with_context(plan, placement, size)
+        larger = _with_context(placement, size)
+        models = _planned(larger, shapes, on_machine(request, machine), machine)
+        larger = replace(larger, flash_attention=models[0][1].flash_attention)
+        wider = _opened_like(plan, larger)
         if all(free >= kept[device] for device, free in _left(models, budget).items()):
             if placement.target.devices and not _is_confirmed(wider, machine, request, models, via):
                 continue
@@ -158,13 +160,20 @@ def _larger_contexts(usual: int, trained: int) -> list[int]:
     return [size for size in dict.fromkeys((trained, *powers)) if size > usual]
 
 
-def _with_context(plan: OpenPlan, placement: Placement, size: int) -> OpenPlan:
+def _with_context(placement: Placement, size: int) -> Placement:
     draft = placement.draft and replace(placement.draft, context=size)
+    return replace(placement, target=replace(placement.target, context=size), draft=draft)
+
+
+def _opened_like(plan: OpenPlan, placement: Placement) -> OpenPlan:
+    """Return a plan with the context of another placement, and with the attention that this asks for."""
+    size = placement.target.context
+    flash = placement.flash_attention
     return replace(
         plan,
-        target=replace(plan.target, context=size),
+        target=replace(plan.target, context=size, flash_attention=flash),
         draft=plan.draft and replace(plan.draft, context=size),
-        placement=replace(placement, target=replace(placement.target, context=size), draft=draft),
+        placement=placement,
     )
 
 
@@ -199,7 +208,7 @@ def explained(placement: Placement, files: PairFiles, request: PairRequest, mach
     request = on_machine(request, machine)
     models = _planned(placement, _shapes(files, request), request, machine)
     budget = MemoryBudget(machine, request.reserve)
-    return [*bars(placement, budget), *outlook(models, budget)]
+    return [*bars(placement, budget), *outlook(models, budget, may_quantise=request.flash is not False)]
 
 
 def _shapes(files: PairFiles, request: PairRequest) -> Shapes:
@@ -212,7 +221,8 @@ def _shape(path: Path, request: PairRequest, draft: Path | None = None) -> Model
     """Return the shape of a target, or of what drafts for it."""
     try:
         if draft is None:
-            return read_shape(path, request.target.overrides)
+            adapters = [read_header(adapter.path) for adapter in request.target.adapters]
+            return with_adapters(read_shape(path, request.target.overrides), adapters)
         return read_draft_shape(path, draft, request.draft.overrides)
     except ModelFileError as error:
         if request.target.name:
@@ -284,6 +294,7 @@ def placed_as(placement: Placement, plan: OpenPlan) -> OpenPlan:
     target = placement.target
     draft = placement.draft
     options = _with_batch(_assigned(plan.target, target), placement)
+    options = replace(options, flash_attention=placement.flash_attention)
     if target.devices:
         options = replace(options, threads=target.threads)
     if draft is None or plan.draft is None:

@@ -33,7 +33,7 @@ from localspec.errors import (
     UserError,
 )
 from localspec.hardware.placement.open_plan import OpenPlan
-from localspec.inference.interface import KeepsOnDisk, OpenModels, QuickChooser, SharedModels
+from localspec.inference.interface import KeepsOnDisk, KeepsSlots, OpenModels, QuickChooser, SharedModels
 from localspec.inference.worker import start
 from localspec.inference.worker.wire import (
     ASIDES,
@@ -264,6 +264,9 @@ class Worker(AbstractContextManager["Worker"]):
     measure_plain = _remote(SharedModels.measure_plain)
     memory = _remote(SharedModels.memory)
     forget_conversation = _remote(KeepsOnDisk.forget_conversation)
+    save_slot = _remote(KeepsSlots.save_slot)
+    restore_slot = _remote(KeepsSlots.restore_slot)
+    erase_slot = _remote(KeepsSlots.erase_slot)
     drop = _remote(SharedModels.drop)
     saved = _remote(SharedModels.saved)
 

@@ -89,7 +89,8 @@ class McpConnection:
     @property
     def is_open(self) -> bool:
         """Return whether it can be asked."""
-        return self._ready.is_set() and not self._over.is_set() and not self._life.ended.is_set()
+        has_begun = self._ready.is_set() and not self._over.is_set()
+        return has_begun and not self._life.ended.is_set() and not self._life.is_mute
 
     def greeting(self, stop: threading.Event | None = None) -> Greeting:
         """Wait for the server's start; raises UserError, and Cancelled once `stop` is set."""

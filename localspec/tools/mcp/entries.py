@@ -28,7 +28,8 @@ _PATIENCE_S = 2.0  # with another program that writes the file
 class ServerEntry:
     """A server as mcp.json describes it: a `command` that speaks by stdio, or the `url` of one on a network.
 
-    The last five fields are LocalSpec's own; other programs ignore them.
+    The last five fields are LocalSpec's own; other programs ignore them. `timeout_ms` is llama-server's word
+    for `call_seconds`.
     """
 
     command: Line = ""
@@ -39,6 +40,7 @@ class ServerEntry:
     url: Line = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     disabled: bool = False
+    timeout_ms: Annotated[int, Range(100, 86_400_000)] | None = None
     effect: Effect = "runs"  # of every tool, because what a server says of its own tools proves nothing
     effects: Mapping[str, Effect] = field(default_factory=dict)  # of single tools, by the server's names
     start_seconds: Annotated[float, Range(0.1, 3600)] = 30.0
@@ -141,6 +143,8 @@ def _entry(file: WrittenJson, name: str, written: object) -> ServerEntry:
     if isinstance(written, dict):  # some programs write null for what is not given
         written = {key: value for key, value in written.items() if value is not None}
     entry = file.value(ServerEntry, written, _SERVERS, name)
+    if entry.timeout_ms is not None and isinstance(written, dict) and "call_seconds" not in written:
+        entry = replace(entry, call_seconds=entry.timeout_ms / 1000)
     if entry.command and entry.url:
         file.complain(f"`{name}` has a `command` and a `url`", "leave one of them out", _SERVERS, name, "url")
     if not entry.command and not entry.url:

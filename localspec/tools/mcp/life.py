@@ -41,6 +41,7 @@ class Life:
     def __init__(self, on_change: Callable[[], None]) -> None:
         self.on_change = on_change  # of the list of tools
         self.ended = asyncio.Event()
+        self.is_mute = False  # its output has ended, and it will soon: it answers nothing that is asked now
         self.reason = ""  # why it ended, after the name of the server
         self.status = 0  # of the last HTTP response that was an error
         self._messages = Allowance(*_MESSAGES)

@@ -124,6 +124,7 @@ async def _read_messages(
             if length > LARGEST_MESSAGE:
                 life.end(f"sent a message of more than {units.memory(LARGEST_MESSAGE)} and was ended")
                 return
+        life.is_mute = True
         await _pass_on(b"".join(pending), to_session, life)
         await _exit_of(process)
         await asyncio.sleep(_LAST_S)  # to standard error

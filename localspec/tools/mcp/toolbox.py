@@ -16,7 +16,7 @@ from localspec.tools.mcp.descriptions import OfferedTool, shown_line
 from localspec.tools.mcp.entries import ServerEntry
 from localspec.tools.mcp.names import server_names, tool_names
 from localspec.tools.mcp.server import McpServer
-from localspec.tools.tool import Arguments, Tool, ToolOutput
+from localspec.tools.tool import Arguments, Tell, Tool, ToolOutput, tell_nobody
 
 T = TypeVar("T")
 
@@ -73,8 +73,9 @@ class McpTools:
         self._target(name)
         return ""
 
-    def run(self, name: str, arguments: Arguments, stop: Event) -> ToolOutput:
+    def run(self, name: str, arguments: Arguments, stop: Event, tell: Tell = tell_nobody) -> ToolOutput:
         """Call a tool, and start its server first if that has ended; raises UserError in one line."""
+        del tell  # servers print nothing while they work
         target = self._target(name)
         return target.server.call(target.tool, arguments, stop)
 

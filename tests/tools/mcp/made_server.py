@@ -93,6 +93,11 @@ def die(*_: object) -> None:
     os._exit(3)
 
 
+def answer_and_die(params: dict[str, Any]) -> None:
+    send({"id": params["id"], "result": text_result(str(params["arguments"].get("text")))})
+    os._exit(3)
+
+
 def with_child(*_: object) -> dict[str, Any]:
     """Start a process in this group, one that leaves it, and one that has lost its parent, too; name them."""
     own = subprocess.Popen([sys.executable, "-c", SLEEPER])
@@ -225,6 +230,7 @@ BEHAVIOURS: dict[str, dict[str, Handler]] = {
     "slow": {"tools/call": slow_then_answer},
     "dies at start": {"initialize": die},
     "dies": {"tools/call": die},
+    "answers and dies": {"tools/call": answer_and_die},
     "hangs in call": {"tools/call": hang},
     "bare greeting": {
         "initialize": lambda params: {

@@ -138,3 +138,13 @@ def test_a_server_is_replaced_only_if_that_is_wanted(tmp_path: Path) -> None:
 def test_effects_come_from_the_user_alone() -> None:
     entry = ServerEntry(command="a", effect="fetches", effects={"now": "none"})
     assert (entry.effect_of("now"), entry.effect_of("other")) == ("none", "fetches")
+
+
+def test_a_limit_in_the_words_of_llama_server(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    servers = {
+        "a": {"command": "x", "timeout_ms": 500},
+        "b": {"command": "x", "timeout_ms": 500, "call_seconds": 9},
+    }
+    path.write_text(json.dumps({"mcpServers": servers}))
+    assert [entry.call_seconds for entry in read_servers(path).values()] == [0.5, 9]

@@ -17,6 +17,7 @@ import pytest
 
 from localspec.errors import UserError
 from localspec.tools import guard
+from localspec.tools.mcp import process
 from localspec.tools.mcp.contents import ResourceContent
 from localspec.tools.mcp.entries import ServerEntry
 from localspec.tools.mcp.known import Known
@@ -151,6 +152,14 @@ def test_a_server_that_ends_in_a_call_starts_again_at_the_next(
         assert logged(log).count("initialize") == 1  # not in a loop
         assert complaint(tools) == problem
         assert logged(log).count("initialize") == 2
+
+
+def test_a_call_after_the_last_answer_of_a_server_starts_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_LAST_S", 30.0)  # in which its end is not known yet
+    with toolbox(made("answers and dies")) as tools:
+        for text in ("one", "two", "three"):
+            assert call(tools, text=text).text == text
+            until(lambda: not tools.servers["made"].is_running)
 
 
 def test_a_server_that_takes_too_much_memory_is_ended() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
@@ -43,7 +43,8 @@ class StatusPart:
 
     `meaning` is its tooltip, after that of its last glossary term.
 
-    It may be shortened to `least` columns; with None it is shown whole or not at all.
+    It may be shortened to `least` columns; with None it is shown whole or not at all. `brief` stands for the
+    text where all of it would leave no room for another figure.
     Ranks below zero get all their space before later ranks get any.
     """
 
@@ -53,6 +54,7 @@ class StatusPart:
     style: str = ""
     side: Side = "left"
     least: int | None = None
+    brief: str = ""
 
     @property
     def width(self) -> int:
@@ -75,12 +77,14 @@ def speed_parts(figures: Figures, reason: str = "") -> tuple[StatusPart, ...]:
     """Return the figures of an answer, without those that are not known; `reason` is that of its mode."""
     words = figure_words(figures)
     mode = figures.mode
+    brief = ""
     is_auto = reason and reason != ASKED_FOR and not reason.startswith("profile ")
     if is_auto and mode:
+        brief = f"auto: {mode}"
         is_fastest = mode == MODE_NAMES["off"] and reason != UNMEASURED
-        mode = f"auto: {mode} is fastest here" if is_fastest else f"auto: {mode}"
+        mode = f"{brief} is fastest here" if is_fastest else brief
     why = f"Reason: {reason}" if reason else ""
-    parts = [StatusPart(mode, why, 0, "bold")] if mode else []
+    parts = [StatusPart(mode, why, 0, "bold", brief=brief)] if mode else []
     if figures.thinking:
         parts.append(StatusPart(figures.thinking, _THINKING, 1))
     parts += [StatusPart(words[name], "", rank, style) for name, rank, style in _RANKS if name in words]
@@ -187,6 +191,9 @@ def thousands(tokens: int) -> str:
 
 def lay_out(width: int, parts: Sequence[StatusPart]) -> Content:
     """Return a row of the parts that fit, in order, those on the right aligned right."""
+    figures = [part for part in parts if part.rank < SPARE and part.least is None]
+    if sum(part.width + GAP for part in figures) > width + GAP:
+        parts = [replace(part, text=part.brief or part.text) for part in parts]
     columns: dict[int, int] = {}
 
     def room() -> int:
@@ -230,6 +237,7 @@ class StatusLine(ExplainedWidget):
     meter: reactive[tuple[StatusPart, ...]] = reactive(())  # how full the context is, once that is known
     memory: reactive[tuple[DeviceMemory, ...]] = reactive(())
     loaded: reactive[float | None] = reactive(None)  # share of the models; None when they are or will not be
+    is_last = reactive(True)  # of those side by side: it has what holds for all chats
 
     def render(self) -> Content:
         """Return the parts that fit, each in its style."""
@@ -242,7 +250,8 @@ class StatusLine(ExplainedWidget):
     def _parts(self) -> list[StatusPart]:
         loading = [] if self.loaded is None else [loading_part(self.loaded)]
         answer = (*speed_parts(self.figures, self.reason), *choice_parts(self.route, self.reason))
-        return [*loading, *answer, *self.meter, *memory_parts(self.memory)]
+        memory = memory_parts(self.memory) if self.is_last else ()
+        return [*loading, *answer, *self.meter, *memory]
 
 
 class FigureRow(ExplainedWidget):

@@ -9,12 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, TypeVar, assert_never
+from typing import Literal, TypeVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
-from textual.message import Message as ScreenMessage
 from textual.screen import Screen
 from textual.widget import Widget
 
@@ -22,8 +21,6 @@ from localspec.chat.answer_settings import is_auto
 from localspec.chat.answering import LiveUpdate
 from localspec.chat.answers import Answers
 from localspec.chat.commands.command import CommandCall
-from localspec.chat.commands.effects import ActOnMessage
-from localspec.chat.commands.messages import COMPARED
 from localspec.chat.commands.own import OwnCommands, may_be_own, own_commands
 from localspec.chat.commands.parsing import as_message, parse
 from localspec.chat.commands.registry import SCREEN_NAMES
@@ -33,7 +30,6 @@ from localspec.chat.messages import (
     AnswerRecord,
     Attachment,
     BranchMessage,
-    DeletedMessages,
     Span,
     StoredMessage,
 )
@@ -52,24 +48,23 @@ from localspec.errors import (
 )
 from localspec.inference.worker.wire import LogLine
 from localspec.models.default_pair import introduction, name_of
-from localspec.safe_text import safe_text
 from localspec.types.events import TextPiece
 from localspec.types.models import ModelInfo
-from localspec.types.request import Mode
-from localspec.units import MODE_NAMES, counted
+from localspec.units import MODE_NAMES
 from localspec_tui.clipboard import CopyAsked
+from localspec_tui.keys import handled
 from localspec_tui.screens.chat.elsewhere import ChatsChanged, Elsewhere
 from localspec_tui.screens.chat.status import NOTICE_S, STUCK, ChatStatus
 from localspec_tui.screens.chat.unsent import ChatComposer
-from localspec_tui.screens.compare import CompareScreen, comparable
-from localspec_tui.screens.dialogs import AskScreen, EditScreen, MakeRoomScreen
+from localspec_tui.screens.compare import CompareScreen
+from localspec_tui.screens.dialogs import AskScreen, MakeRoomScreen
 from localspec_tui.widgets.composer.composer import PromptEntered, QueueResumed
 from localspec_tui.widgets.consent import CallDecided, ConsentBar
 from localspec_tui.widgets.log_panel import LogPanel
 from localspec_tui.widgets.notice import Notice
 from localspec_tui.widgets.status import TitleBar, error_line
 from localspec_tui.widgets.timeline import Timeline
-from localspec_tui.widgets.transcript.message import Action, ActionAsked
+from localspec_tui.widgets.transcript.message import ActionAsked
 from localspec_tui.widgets.transcript.transcript import Transcript
 from localspec_tui.widgets.welcome import Welcome
 
@@ -78,26 +73,9 @@ _NEARLY_FULL = (
     "the model reads the summary in their place."
 )
 WAITS = "waiting: other chats are being answered"
-TITLE_COLUMNS = 22  # in a notice, which then takes one line in half of 80 columns
 READING_S = 0.25  # between two looks at what is read ahead
-WAITING_S = 10.0  # after which the user may be looking elsewhere
 Log = deque[LogLine]
 Answer = TypeVar("Answer")
-
-
-@dataclass
-class MessagesDeleted(ScreenMessage):
-    """Messages of the open chat were deleted."""
-
-    deleted: DeletedMessages
-
-
-@dataclass
-class OtherModelsWanted(ScreenMessage):
-    """A question in a pane is to be answered again with models that are still to be chosen."""
-
-    pane: ChatPane
-    message: StoredMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +88,7 @@ class PaneShared:
     attachment_bytes: int
     log: Log
     run_command: Callable[[ChatPane, CommandCall], Awaitable[None]]
+    act: Callable[[ChatPane, ActionAsked], Awaitable[None]]
     told: set[str] = field(default_factory=set)
 
 
@@ -136,7 +115,7 @@ class ChatPane(Vertical):
             session, loader, shared.folder, shared.attachment_bytes, self.status, self.reading
         )
         self._words_to_show = ""  # in the chat that is opened next
-        self._left_text = ""  # of the prompt, when the chat before was left
+        self._left: tuple[int, str] | None = None  # the chat that was left last, and the prompt then
         self.is_active = False
         self.own_commands = OwnCommands()  # as they were read last
 
@@ -268,9 +247,9 @@ class ChatPane(Vertical):
         if record is None:
             self.timeline.clear("no answer yet")
         else:
-            self._show_rounds(last, record)
+            self.show_rounds(last, record)
 
-    def _show_rounds(self, message: StoredMessage, record: AnswerRecord) -> None:
+    def show_rounds(self, message: StoredMessage, record: AnswerRecord) -> None:
         """Show how an answer was drafted and verified."""
         moment = datetime.fromtimestamp(message.created).astimezone()
         self.timeline.show(record.rounds, f"{mode_name(record.mode)} answer of {moment:%H:%M}")
@@ -287,8 +266,15 @@ class ChatPane(Vertical):
         self._words_to_show = words
         await self._leave(self.controller.open_chat(chat_id, at))
 
+    async def settle(self) -> None:
+        """Wait until all that was typed and sent here so far has come to the open chat."""
+        await self.composer.settle()
+        if asyncio.current_task() is not self.task:
+            await handled(self)
+
     async def _leave(self, switching: Awaitable[None]) -> None:
         """Switch to another chat, and say what becomes of the one that is left."""
+        await self.settle()
         left = self.session.chat
         has_waiting = bool(self.session.queue)
         await switching
@@ -297,7 +283,7 @@ class ChatPane(Vertical):
 
     def take_unsent(self) -> tuple[int, str]:
         """Return the open chat, which is left now, and its unsent text."""
-        self._left_text = self.composer.text
+        self._left = self.chat.info.id, self.composer.text
         return self.composer.leave()
 
     async def show_opened(self, at: int | None, news: LiveUpdate | None) -> None:
@@ -322,11 +308,12 @@ class ChatPane(Vertical):
             self._show_progress(news)
             if news.changes:  # of the mode, which was said then
                 self.notice.say("")
-        before = self._left_text
-        typed = self.composer.text
-        self._left_text = ""
-        typed = typed.removeprefix(before) if typed.startswith(before) else ""
-        self.composer.text = self.session.chat.info.draft + typed
+        left_chat, before = self._left or (None, "")
+        self._left = None
+        if left_chat != self.chat.info.id:  # else it was open already, with its text
+            typed = self.composer.text
+            typed = typed.removeprefix(before) if typed.startswith(before) else ""
+            self.composer.text = self.chat.info.draft + typed
         if self.is_active:
             self.composer.focus()
 
@@ -431,7 +418,7 @@ class ChatPane(Vertical):
             self.elsewhere.tell_time(answer)
         if error is not None:
             await self._explain(error, answer)
-        await self.status.update_memory()
+        self.run_worker(self.status.update_memory(), group="memory", exclusive=True)
         if error is None and not answer.is_stopped:
             await self._make_room_in_time()
             await self._ask_waiting()
@@ -470,7 +457,8 @@ class ChatPane(Vertical):
                     self.notice.say(f"{error}; /room leaves out exchanges", is_error=True)
             case EngineDied():
                 if not self.elsewhere.is_to_ask(error, answer):
-                    self.notice.say(f"{error}; the text so far is saved", is_error=True)
+                    saved = "; the text so far is saved" * (answer.saved is not None)
+                    self.notice.say(f"{error}{saved}", is_error=True)
                 await self.elsewhere.reopen_after(error, answer)
             case _:
                 self.notice.say(error_line(error), is_error=True)
@@ -547,85 +535,7 @@ class ChatPane(Vertical):
 
     @on(ActionAsked)
     async def _act(self, event: ActionAsked) -> None:
-        await self.status.attempt(self._do(event))
-
-    async def _do(self, asked: ActionAsked) -> None:
-        if asked.message_id < 0:
-            await self._act_on_summary(asked.action, -asked.message_id)
-            return
-        match asked.action:
-            case "copy":
-                self.copy(self.controller.message(asked.message_id).content, "the message")
-            case "copy-code":
-                self.copy(asked.text, "the code")
-            case "timeline":
-                message = self.controller.message(asked.message_id)
-                record = await self.controller.record_of(message, "message", "choose an answer")
-                self._show_rounds(message, record)
-                self.timeline.remove_class("hidden")
-            case "delete":
-                self._ask_to_delete(self.controller.message(asked.message_id))
-            case "fork":
-                await self.fork(self.controller.message(asked.message_id))
-            case "other-models":
-                self.post_message(OtherModelsWanted(self, self.controller.message(asked.message_id)))
-            case _:
-                await self.act_on_message(ActOnMessage(asked.action, asked.message_id))
-
-    async def _act_on_summary(self, action: Action, message_id: int) -> None:
-        """Do something with the summary that a message of the open chat ends."""
-        summary = self.controller.message(message_id).summary
-
-        async def take(text: str | None) -> None:
-            if text is not None and text.strip() and text != summary:
-                await self.controller.set_summary(message_id, text.strip())
-
-        match action:
-            case "copy":
-                self.copy(summary, "the summary")
-            case "edit":
-                self.ask(EditScreen("Edit the summary", safe_text(summary)), take)
-            case "take back":
-                await self.act_on_message(ActOnMessage("take back", message_id))
-            case _:
-                raise UserError("this is a summary", "e edits it, Enter shows what it stands for")
-
-    async def act_on_message(self, asked: ActOnMessage) -> None:
-        """Do something with a message of the open chat."""
-        walks = asked.action in ("previous", "next")  # keys may outrun the screen: any branch will do
-        message = (self.session.chat.message if walks else self.controller.message)(asked.message_id)
-        match asked.action:
-            case "previous" | "next":
-                await self._walk(message, asked.action == "next")
-            case "edit":
-                await self._edit(message)
-            case "regenerate":
-                await self.controller.answer_again(message, next(iter(asked.modes), None))
-            case "continue":
-                await self.controller.go_on(message)
-            case "compare":
-                await self._compare(message, asked.modes or COMPARED)
-            case "take back":
-                await self.controller.set_summary(message.id, "")
-                self.notice.say("the summary is taken back: the model reads all messages again")
-            case _:
-                assert_never(asked.action)
-
-    def _ask_to_delete(self, message: StoredMessage) -> None:
-        """Ask before a message is deleted with all below it."""
-        below = len(self.session.chat.tree.below(message.id)) - 1
-
-        async def decide(sure: bool | None) -> None:
-            if sure:
-                self.post_message(MessagesDeleted(await self.controller.delete_messages(message)))
-
-        what = "question" if message.role == "user" else "answer"
-        further = f" and {counted(below, 'message')} below it" if below else ""
-        question = f"Delete this {what}{further}? They can be restored for 30 days."
-        if not below:
-            question = f"Delete this {what}? It can be restored for 30 days."
-        self.controller.require_idle()
-        self.ask(AskScreen(question, yes="Delete", no="Keep", is_careful=True), decide)
+        await self.status.attempt(self._shared.act(self, event))
 
     async def fork(self, message: StoredMessage) -> None:
         """Go on in a new chat that has a message and all above it."""
@@ -635,33 +545,6 @@ class ChatPane(Vertical):
     def copy(self, text: str, what: str) -> None:
         """Copy a text and report that under a name."""
         self.post_message(CopyAsked(text, what))
-
-    async def _walk(self, message: StoredMessage, is_next: bool) -> None:
-        """Show another branch at a message, and leave the focus and the view there."""
-        await self.controller.switch(message, 1 if is_next else -1)
-        self.post_message(ChatsChanged())
-
-    async def _edit(self, message: StoredMessage) -> None:
-        """Open the editor for a message."""
-        before = safe_text(message.content)
-
-        async def take(text: str | None) -> None:
-            if text is not None and text.strip() and text != before:
-                await self.controller.edit(message, text)
-
-        await self.controller.stop_background_work()
-        title = "Edit the question" if message.role == "user" else "Edit the answer"
-        self.ask(EditScreen(title, before), take)
-
-    async def _compare(self, message: StoredMessage, modes: tuple[Mode, ...]) -> None:
-        """Answer a question in several modes with one seed, side by side."""
-        self.controller.require_idle()
-        models = self.loader.models(wait=False)
-        answers = await asyncio.to_thread(self.controller.compared, message)
-        modes = comparable(modes, has_draft=models.draft is not None)
-        await self.controller.free_models()
-        self.reading.stop()
-        self.ask(CompareScreen(modes, answers, models.cancel, models.close), self.controller.keep_compared)
 
     async def make_room(self, answer: RunningAnswer | None = None) -> None:
         """Show the exchanges to leave out; an answer that waits for space then begins."""

@@ -64,7 +64,9 @@ class Panes:
         seen = panes if is_split else [self.active]
         for pane in self._mounted:
             pane.show_parts(is_seen=pane in seen)
-            pane.title_bar.is_last = pane is seen[-1]
+            is_last = pane is seen[-1]
+            pane.title_bar.is_last = is_last
+            pane.status.is_last = is_last
             pane.title_bar.can_close = len(panes) > 1
         for row in (self.titles, self.row, self.statuses):
             row.set_class(is_split, "-split")
@@ -100,7 +102,7 @@ class Panes:
     async def close(self, pane: ChatPane) -> None:
         """Close one of two panes; its chat stays in the list, and an answer in it goes on."""
         try:
-            await pane.composer.settle()
+            await pane.settle()
             await pane.controller.close()
             self._mounted.remove(pane)
             await asyncio.gather(*(part.remove() for part in pane.parts))

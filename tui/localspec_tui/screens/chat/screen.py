@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -21,7 +20,6 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
-from localspec.app.fetching import Offer, PairFetches, choice_of, make_default
 from localspec.chat.answer_settings import DRAFT_MODES
 from localspec.chat.answers import Answers
 from localspec.chat.commands.command import CommandCall, CommandContext
@@ -43,36 +41,37 @@ from localspec.chat.commands.effects import (
 )
 from localspec.chat.commands.parsing import as_typed
 from localspec.chat.commands.registry import ON_SCREEN, SCREEN_NAMES
-from localspec.chat.loading import Failed, Loading, LoadState, ModelLoader, Opener, Ready
-from localspec.chat.messages import ChatInfo, DeletedMessages
+from localspec.chat.loading import Failed, Loading, LoadState, ModelLoader, Ready
 from localspec.chat.session import ChatSession
-from localspec.errors import LocalSpecError, StoreError, UserError
-from localspec.inference.interface import OpenModels
-from localspec.models.pair_request import ModelChoice
+from localspec.errors import LocalSpecError, UserError
 from localspec.storage.config import Config
 from localspec.types.request import Mode
-from localspec.units import MODE_NAMES, counted
+from localspec.units import MODE_NAMES
 from localspec_tui.keys import KeyFooter, key_of
 from localspec_tui.screens.chat.actions import ACTIONS
+from localspec_tui.screens.chat.chat_list import ListedChats
 from localspec_tui.screens.chat.elsewhere import ChatsChanged, Elsewhere
-from localspec_tui.screens.chat.pane import ChatPane, Log, MessagesDeleted, OtherModelsWanted, PaneShared
+from localspec_tui.screens.chat.message_actions import (
+    MessagesDeleted,
+    OtherModelsWanted,
+    act,
+    act_by_command,
+)
+from localspec_tui.screens.chat.other_models import OtherModels
+from localspec_tui.screens.chat.pane import ChatPane, Log, PaneShared
 from localspec_tui.screens.chat.panes import ROOM_FOR_TWO, Panes
 from localspec_tui.screens.chat.status import NOTICE_S
-from localspec_tui.screens.dialogs import AskScreen, EditScreen
+from localspec_tui.screens.dialogs import EditScreen
 from localspec_tui.widgets.sidebar import (
-    MARKS,
     ChangeAsked,
     ChatList,
     ChatPicked,
     FolderChangeAsked,
-    Mark,
     Sidebar,
-    title_shown,
 )
 from localspec_tui.widgets.status import error_line
 
 if TYPE_CHECKING:
-    from localspec_tui.screens.models import FindModels
     from localspec_tui.screens.tune import Tuner
 
 QUIT_WITHIN_S = 2.0
@@ -119,28 +118,22 @@ class ChatScreen(Screen[int]):
             session.store, loader, self.elsewhere, lambda work: self.run_worker(work, group="answer")
         )
         shared = PaneShared(
-            self.answers, self.elsewhere, folder, config.attachment_bytes, log, self.run_command
+            self.answers, self.elsewhere, folder, config.attachment_bytes, log, self.run_command, act
         )
         self._sidebar = Sidebar()
         self.panes = Panes(session, shared, self._sidebar)
+        self._listed = ListedChats(session.store, self._sidebar, self.panes, self.answers)
         self._chat_beside = session.chat_beside  # to be opened again, once there is room
         self.tuner: Tuner | None = None  # where the models can be tuned
         self.run_was_stopped: Callable[[], bool] = lambda: False
         self.check_tuning: Callable[[], None] = lambda: None  # raises UserError for models elsewhere
         self._loader = loader
-        self.opener: Callable[[ModelChoice], Opener] | None = None
-        self.choices: FindModels | None = None  # where others can be opened
-        self.host = ""  # of another machine that opens them
-        self.fetches = PairFetches()
-        self.looks_for_better = False  # pairs than the one included
-        self._offers: dict[str, Offer] = {}  # as they were last shown
-        self._reported = ""  # the one that a line was about
+        self.models = OtherModels(self.panes, self.answers, self.elsewhere)
         self._wants_sidebar = config.sidebar
         self.pane.composer.prompt.vim_mode = "INSERT" if config.vim else ""
         self._interrupted = -QUIT_WITHIN_S
         self._waiting = Event()  # stops what is waited for; set where that is nothing
         self._waiting.set()
-        self._deleted: list[tuple[ChatInfo, bool] | DeletedMessages] = []  # chats: and whether it was open
 
     def compose(self) -> ComposeResult:
         """Yield the parts of the screen."""
@@ -163,7 +156,7 @@ class ChatScreen(Screen[int]):
         """Show the last chat, and load the models meanwhile."""
         self.pane.composer.focus()
         self._loader.on_change = self._loading_changed
-        self.fetches.on_change = lambda: self.call_later(self._show_fetches)
+        self.models.fetches.on_change = lambda: self.call_later(self.models.show)
         self._loader.start()
         await self.pane.show_opened(None, None)
 
@@ -197,7 +190,7 @@ class ChatScreen(Screen[int]):
             self.elsewhere.take_away_notice(number)
             if number in self.answers.unread:
                 self.run_worker(self.answers.saw(number), group="seen")
-        self._show_elsewhere()
+        self._listed.show_marks()
 
     def set_focus(
         self, widget: Widget | None, scroll_visible: bool = True, from_app_focus: bool = False
@@ -235,16 +228,15 @@ class ChatScreen(Screen[int]):
         """Open a chat beside that of a pane, a new one or a copy, or close the pane where there are two."""
         if argument == "fork":
             forked = await asyncio.to_thread(pane.chat.fork, pane.chat.last().id)
-            await self._open_beside(forked.id)
+            await self._open_beside(pane, forked.id)
         elif self.panes.beside(pane) is None:
-            await self._open_beside()
+            await self._open_beside(pane)
         else:
             self._close(pane)
 
-    async def _open_beside(self, chat_id: int | None = None) -> None:
-        """Open a chat in the other pane; what is typed meanwhile is meant for it."""
-        origin = self.pane
-        await origin.composer.settle()
+    async def _open_beside(self, origin: ChatPane, chat_id: int | None = None) -> None:
+        """Open a chat beside a pane, by default a new one; what is typed meanwhile is meant for it."""
+        await origin.settle()
         before = origin.composer.text
         if (other := self.panes.beside(origin)) is not None:
             other.composer.focus()
@@ -265,7 +257,7 @@ class ChatScreen(Screen[int]):
             await pane.controller.show_opened()
         if (models := self._loader.ready) is not None:
             pane.introduce(models.target, models.draft)
-        self._show_fetches()
+        self.models.show()
         await pane.status.show_state(self._loader.state, tells=False)
 
     async def _open_again(self, chat_id: int) -> None:
@@ -312,9 +304,7 @@ class ChatScreen(Screen[int]):
             for pane in self.panes.all:
                 pane.introduce(target, draft)
                 pane.notice.over("downloads")
-            if self.looks_for_better:
-                self.fetches.look()
-            self._show_fetches()
+            self.models.look()
             self.pane.composer.look_again()
         for pane in self.panes.all:
             await pane.status.show_state(state, tells=pane is self.pane)
@@ -322,157 +312,27 @@ class ChatScreen(Screen[int]):
             self.elsewhere.offer_local_models(f"{error_line(state.error)}.")
         self.refresh_bindings()
 
-    # --- other models ---
-
-    @property
-    def _best(self) -> Offer | None:
-        """The best pair for this machine, unless it is open."""
-        offer = self.fetches.best
-        models = self._loader.ready
-        is_open = offer and models and offer.stage == "here" and offer.pair.files[0] == models.target.path
-        return None if is_open else offer
-
-    def _show_fetches(self) -> None:
-        """Show how far pairs are; what the user should know who does not look at the welcome page is said."""
-        best = self._best
-        before = self._offers
-        self._offers = dict(self.fetches.offers)
-        if self._offers.get(self._reported) is not before.get(self._reported):
-            for pane in self.panes.all:
-                pane.notice.over("downloads")
-        on_the_way = [each for each in self._offers.values() if each.stage == "fetching"]
-        on_the_way += [best] if best is not None and best.stage == "paused" else []
-        for pane in self.panes.all:
-            pane.title_bar.fetching = on_the_way[0].stage_shown if on_the_way else ""
-            pane.welcome.show_offer(best, key_of(self, "chat.fetch"))
-        for name, offer in self._offers.items():
-            is_new = name not in before
-            is_best = offer is best
-            if offer is before.get(name) or (is_best and not self.pane.welcome.has_class("hidden")):
-                continue  # already reported, or on the welcome page
-            key = key_of(self, "chat.fetch" if is_best else "chat.setup")
-            line = ""
-            if offer.problem:
-                line = f"{offer.problem}; {key} tries again"
-            elif offer.stage == "here" and (is_best or not is_new):
-                what = "better models are" if is_best else f"{offer.pair.pair.target.title} is"
-                line = f"{what} downloaded: {key} opens them"
-            elif offer.stage == "paused" and is_best and is_new:
-                line = f"better models are partly downloaded: {key} resumes"
-            if line:
-                self.pane.notice.say(line, is_error=bool(offer.problem), about="downloads")
-                self._reported = name
-
-    async def fetch_best(self) -> None:
-        """Download the best models for this machine, pause that, or open them once they are downloaded."""
-        if (offer := self._best) is None:
-            raise UserError("there are no better models to download", "/model lists others")
-        if offer.stage == "here":
-            await self._open_models(await asyncio.to_thread(choice_of, offer.pair), keeps=True)
-            self.say("these models now open at every start")
-        else:
-            self.say("")  # what was said of it so far
-            self.fetches.turn(offer.pair.pair.name)
+    # --- other models, and the list of chats ---
 
     @on(OtherModelsWanted)
     async def _answer_with_others(self, event: OtherModelsWanted) -> None:
-        await event.pane.status.attempt(self.choose_models(again=event))
-
-    async def _open_models(
-        self, choice: ModelChoice, *, keeps: bool = False, again: OtherModelsWanted | None = None
-    ) -> None:
-        """Open other models, with `keeps` also at every start; the previous ones stay if that fails.
-
-        Where chats are being answered, the user is asked first. Then the question `again`, if any, is
-        answered with these models.
-        """
-        answered = [chat.info.title for chat in self.answers.being_answered().values()]
-
-        async def decide(sure: bool | None) -> None:
-            if sure:
-                await self._switch_models(choice, keeps=keeps)
-                if again is not None:
-                    await again.pane.controller.answer_again(again.message, target=choice.target)
-
-        if not answered:
-            await decide(True)
-            return
-        names = ", ".join(f"“{title}”" for title in answered)
-        question = f"Opening other models stops the answers in {names}. Their text so far is saved."
-        self.pane.ask(AskScreen(question, yes="Open", no="Keep writing", is_careful=True), decide)
-
-    async def _switch_models(self, choice: ModelChoice, *, keeps: bool) -> None:
-        assert self.opener is not None
-        open_them = self.opener(choice)
-
-        def open_and_keep(on_progress: Callable[[float], bool]) -> OpenModels:
-            models = open_them(on_progress)
-            try:
-                make_default(choice)
-            except LocalSpecError:
-                models.close()
-                raise
-            return models
-
-        await self.answers.stop_all()
-        self._loader.switch(open_and_keep if keeps else open_them)
-
-    async def choose_models(
-        self, name: str = "", *, to_fetch: bool = False, again: OtherModelsWanted | None = None
-    ) -> None:
-        """Open models by name, or show the list; with `to_fetch` it begins at those to download.
-
-        A question or answer `again` is answered again with them.
-        """
-        from localspec.app.recommendation import choice_named  # the placement: 0.1 s
-        from localspec_tui.screens.models import ModelsScreen
-
-        if self.choices is None:
-            raise UserError("these models are on a server", "start without --attach to choose others")
-        host = self.host if self.elsewhere.use_local_models else ""
-        if name and not host:
-            choice = await asyncio.to_thread(choice_named, name, self._loader.open_now)
-            await self._open_models(choice)
-            return
-
-        async def take(choice: ModelChoice | None) -> None:
-            if choice is not None:
-                await self._open_models(choice, again=again)
-
-        title = "Models" if again is None else "Answer again with other models"
-        screen = ModelsScreen(self.fetches, self._loader, self.choices, host, to_fetch=to_fetch, title=title)
-        self.pane.ask(screen, take)
-
-    # --- chats ---
+        await event.pane.status.attempt(self.models.choose(again=event))
 
     @on(ChatsChanged)
     async def _list_chats(self) -> None:
-        store = self.session.store
-        try:
-            chats = await asyncio.to_thread(lambda: (*store.unsent(), *store.chats(), *store.deleted()))
-            folded = await asyncio.to_thread(store.folded)
-        except StoreError as error:
-            self.say(error_line(error))
-        else:
-            here = self.session.chat.info.id
-            shown = self.answers.open_chats()
-            listed = [each for each in chats if each.messages or each.id not in shown]
-            self._sidebar.show(listed, here, self._marks(), folded, beside=shown - {here})
-            self._show_elsewhere()
+        await self._listed.show()
 
-    def _marks(self) -> dict[int, Mark]:
-        """Return the marks of chats that are being answered, or have an answer that was not yet seen."""
-        return {**dict.fromkeys(self.answers.being_answered(), "writing"), **self.answers.unread}
+    @on(ChangeAsked)
+    async def _change_chat(self, event: ChangeAsked) -> None:
+        await self.pane.status.attempt(self._listed.change(event))
 
-    def _show_elsewhere(self) -> None:
-        """Show at the top how many other chats have a mark, where the list is hidden."""
-        seen = {pane.chat.info.id for pane in self.panes.all if pane.is_seen}
-        others = Counter(mark for chat, mark in self._marks().items() if chat not in seen)
-        is_hidden = self._sidebar.has_class("hidden")
-        words = (f"{MARKS[mark]} {others[mark]} {mark}" for mark in MARKS if is_hidden and others[mark])
-        elsewhere = ", ".join(words)
-        for pane in self.panes.all:
-            pane.title_bar.elsewhere = elsewhere
+    @on(FolderChangeAsked)
+    async def _change_folder(self, event: FolderChangeAsked) -> None:
+        await self.pane.status.attempt(self._listed.change_folder(event))
+
+    @on(MessagesDeleted)
+    def _note_deleted(self, event: MessagesDeleted) -> None:
+        self._listed.note_deleted(event.deleted)
 
     @on(ChatPicked)
     async def _pick_chat(self, event: ChatPicked) -> None:
@@ -484,104 +344,11 @@ class ChatScreen(Screen[int]):
         if picked.beside and pane is self.pane and self.panes.beside(pane) is None:
             raise UserError("this chat is open already", "/beside fork opens a copy beside it")
         if picked.beside and pane is None:
-            await self._open_beside(picked.chat_id)
+            await self._open_beside(self.pane, picked.chat_id)
             return
         if pane is not None and pane is not self.pane:
             pane.composer.focus()
         await self.pane.open_chat(picked.chat_id, picked.message_id, picked.words)
-
-    @on(ChangeAsked)
-    async def _change_chat(self, event: ChangeAsked) -> None:
-        await self.pane.status.attempt(self._change(event))
-
-    async def _change(self, asked: ChangeAsked) -> None:
-        store = self.session.store
-        chat = asked.chat
-        match asked.change:
-            case "rename":
-                await asyncio.to_thread(store.rename, chat.id, asked.text)
-            case "move":
-                await asyncio.to_thread(store.set_folder, chat.id, asked.text)
-            case "pin":
-                await asyncio.to_thread(store.pin, chat.id, not chat.pinned)
-            case "delete":
-                await self._ask_to_delete(chat)
-                return
-            case "restore":
-                await self._restore(chat)
-                return
-        for pane in self.panes.all:
-            await asyncio.to_thread(pane.chat.reload)
-        if (other := self.answers.being_answered().get(chat.id)) is not None:
-            await asyncio.to_thread(other.reload_info)
-        for pane in self.panes.all:
-            pane.show_figures()
-        await self._list_chats()
-
-    @on(FolderChangeAsked)
-    async def _change_folder(self, event: FolderChangeAsked) -> None:
-        await self.pane.status.attempt(self._do_with_folder(event))
-
-    async def _do_with_folder(self, asked: FolderChangeAsked) -> None:
-        store = self.session.store
-        folder = asked.folder
-
-        async def rename(name: str) -> None:
-            await asyncio.to_thread(store.rename_folder, folder.name, name)
-            for pane in self.panes.all:
-                await asyncio.to_thread(pane.chat.reload_info)
-            await self._list_chats()
-
-        async def decide(sure: bool | None) -> None:
-            if sure:
-                await rename("")
-
-        if asked.change == "fold":
-            await asyncio.to_thread(store.set_folded, folder.name, not folder.is_folded)
-            await self._list_chats()
-        elif asked.change == "rename":
-            await rename(asked.text)
-        else:
-            question = f"Take the folder “{folder.name}” away? Its chats stay in the list."
-            self.pane.ask(AskScreen(question, yes="Take away", no="Keep", is_careful=True), decide)
-
-    async def _ask_to_delete(self, chat: ChatInfo) -> None:
-        was_open = self.panes.showing(chat.id) is not None
-        name = f"“{title_shown(chat)}”"
-
-        async def decide(sure: bool | None) -> None:
-            if not sure:
-                return
-            await (self.panes.showing(chat.id) or self.pane).controller.delete(chat.id)
-            await self._list_chats()
-            self._deleted.append((chat, was_open))
-            self.say(f"{name} is in the bin; {key_of(self, 'chat.restore')} restores it")
-
-        holds = f" ({counted(chat.messages, 'message')})" if chat.messages else " (not sent)"
-        is_answered = chat.id in self.answers.being_answered()
-        answer = " Its answer stops, and the text so far goes into the bin with it." * is_answered
-        question = f"Move {name}{holds} to the bin? You can restore it for 30 days.{answer}"
-        self.pane.ask(AskScreen(question, yes="Delete", no="Keep", is_careful=True), decide)
-
-    async def _restore(self, chat: ChatInfo, opens: bool = True) -> None:
-        await asyncio.to_thread(self.session.store.restore, chat.id)
-        self._deleted = [
-            each for each in self._deleted if isinstance(each, DeletedMessages) or each[0].id != chat.id
-        ]
-        await (self.pane.open_chat(chat.id) if opens else self._list_chats())
-        self.say(f"“{title_shown(chat)}” is restored")
-
-    @on(MessagesDeleted)
-    def _note_deleted(self, event: MessagesDeleted) -> None:
-        self._deleted.append(event.deleted)
-        what = counted(event.deleted.count, "message")
-        key = key_of(self, "chat.restore")
-        self.say(f"{what} deleted; {key} restores {'it' if event.deleted.count == 1 else 'them'}")
-
-    async def _restore_messages(self, deleted: DeletedMessages) -> None:
-        pane = self.panes.showing(deleted.chat) or self.pane
-        await pane.controller.restore_messages(deleted)
-        self.say(f"{counted(deleted.count, 'message')} restored")
 
     # --- slash commands ---
 
@@ -608,13 +375,13 @@ class ChatScreen(Screen[int]):
             case Copy(text, what):
                 pane.copy(text, what)
             case ActOnMessage():
-                await pane.act_on_message(effect)
+                await act_by_command(pane, effect)
             case NewChat():
                 await pane.switch_chat(pane.controller.new)
             case SwitchChat(chat_id):
                 await self._open(ChatPicked(chat_id))
             case ChangeChat(change, text):
-                await self._change(ChangeAsked(change, pane.chat.info, text))
+                await self._listed.change(ChangeAsked(change, pane.chat.info, text))
             case Ask(prompt):
                 await pane.send(as_typed(prompt), typed)
             case Put() | Wait():
@@ -652,9 +419,9 @@ class ChatScreen(Screen[int]):
         return {
             **{name: partial(act, pane) for name, act in ACTIONS.items()},
             "beside": partial(self._beside, pane),
-            "fetch": lambda _: self.fetch_best(),
-            "model": self.choose_models,
-            "setup": lambda _: self.choose_models(to_fetch=True),
+            "fetch": lambda _: self.models.fetch_best(),
+            "model": self.models.choose,
+            "setup": lambda _: self.models.choose(to_fetch=True),
             "tune": self.tune,
         }
 
@@ -775,23 +542,8 @@ class ChatScreen(Screen[int]):
         await self.run_named("mode", following)
 
     async def action_restore_last(self) -> None:
-        """Restore the chat that was deleted last, here or before this start."""
-        await self.pane.status.attempt(self._restore_last())
-
-    async def _restore_last(self) -> None:
-        store = self.session.store
-        last = self._deleted.pop() if self._deleted else None
-        if last is None:
-            messages = await asyncio.to_thread(store.deleted_messages)
-            chat = next(iter(await asyncio.to_thread(store.deleted)), None)
-            if chat is None and messages is None:
-                raise UserError("there is nothing in the bin")
-            is_chat = messages is None or (chat is not None and (chat.deleted or 0.0) > messages.time)
-            last = (chat, True) if is_chat and chat is not None else messages
-        if isinstance(last, DeletedMessages):
-            await self._restore_messages(last)
-        elif last is not None:
-            await self._restore(*last)
+        """Restore the chat or the messages that were deleted last, here or before this start."""
+        await self.pane.status.attempt(self._listed.restore_last())
 
     def action_to_messages(self) -> None:
         """Give the focus to the last message."""
@@ -811,7 +563,7 @@ class ChatScreen(Screen[int]):
             return False  # there Ctrl+R is vim's
         if action == "other_chat":
             return self.panes.beside(self.pane) is not None
-        if action == "restore_last" and not self._deleted and not isinstance(text, ChatList):
+        if action == "restore_last" and not self._listed.has_deleted and not isinstance(text, ChatList):
             return False  # at the prompt, a chat of an earlier start would come as a surprise
         if action in {"follow", "restore_last"} and isinstance(text, TextArea | Input):
             return not (text.text if isinstance(text, TextArea) else text.value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
@@ -18,6 +17,7 @@ from textual.widgets import OptionList, TextArea
 from textual.widgets.option_list import Option
 
 from localspec.chat.attachments import Completion
+from localspec_tui.keys import handled
 from localspec_tui.widgets.composer.prompt_area import PromptArea
 from localspec_tui.widgets.lookup import Lookup
 from localspec_tui.widgets.markdown.blocks import clean
@@ -255,10 +255,9 @@ class Composer(Widget):
         return self
 
     async def settle(self) -> None:
-        """Wait until the text has all that was typed so far: a key of the screen may have come before it."""
-        handled = asyncio.Event()
-        self.prompt.call_later(handled.set)
-        await handled.wait()
+        """Wait until all that was typed so far is in the text, or sent: keys of the screen come before it."""
+        await handled(self.prompt)
+        await handled(self)
 
     # -- typing and completing
 

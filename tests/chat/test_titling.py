@@ -10,9 +10,9 @@ import pytest
 
 from localspec.chat.answer_settings import SessionRequest
 from localspec.chat.answering import AnswerSaved, Titling
-from localspec.chat.prompting import title_grammar, title_in, titles_from
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
+from localspec.chat.titling import title_grammar, title_in, titles_from
 from localspec.demo import bundled_pair
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
