@@ -17,7 +17,6 @@ from localspec.tools.finding import FileFinder, FindArguments, ListArguments
 from localspec.tools.reading import FileReader, ReadArguments
 from localspec.tools.rules import denied_path
 from localspec.tools.searching import FileSearcher, SearchArguments, ripgrep
-from localspec.tools.seen import SeenFiles
 from localspec.tools.tool import Arguments, Effect, Tell, Tool, ToolOutput, tell_nobody
 from localspec.tools.web.page import FetchArguments, PageFetcher
 from localspec.tools.workspace import Workspace
@@ -87,10 +86,9 @@ def _tools(workspace: Workspace, private_hosts: tuple[str, ...], deny: tuple[str
     def is_denied(path: str) -> bool:
         return denied_path(deny, ("read_file", "search_files"), path)
 
-    seen = SeenFiles()
-    reader = FileReader(workspace, seen)
+    reader = FileReader(workspace)
     finder = FileFinder(workspace)
-    writer = FileWriter(workspace, seen)
+    writer = FileWriter(workspace)
     searcher = FileSearcher(workspace, ripgrep(), is_denied)
     runner = CommandRunner(workspace)
     fetcher = PageFetcher(private_hosts)

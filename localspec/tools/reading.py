@@ -6,7 +6,7 @@ import os
 import posixpath
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice
 from threading import Event
@@ -16,7 +16,6 @@ from localspec import units
 from localspec.errors import UserError, os_errors_as
 from localspec.pdf import is_pdf, pdf_text
 from localspec.storage.text_file import decode_text
-from localspec.tools.seen import SeenFiles
 from localspec.tools.tool import ToolOutput
 from localspec.tools.workspace import Location, Workspace
 from localspec.values import Range
@@ -43,7 +42,6 @@ class FileReader:
     """Reads files of a workspace, and remembers which."""
 
     workspace: Workspace
-    seen: SeenFiles = field(default_factory=SeenFiles)
 
     def read(self, wanted: ReadArguments, _stop: Event) -> ToolOutput:
         """Return some lines of a file with their numbers; raises UserError."""
@@ -62,7 +60,7 @@ class FileReader:
             return ToolOutput(f"`{place.shown}` is empty", data={"content": ""})
         lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
         shown = numbered(lines, place.shown, first, last)
-        self.seen.add(place, data)
+        self.workspace.seen.add(place.name, data)
         content = text if pages is None else "".join(f"{line}\n" for line in lines[first - 1 : last])
         return ToolOutput(shown + note, data={"content": content})
 

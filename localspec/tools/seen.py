@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
-from localspec.tools.workspace import Location
-
 
 @dataclass(frozen=True, slots=True)
 class SeenFiles:
@@ -14,13 +12,13 @@ class SeenFiles:
 
     _digests: dict[str, bytes] = field(default_factory=dict)
 
-    def add(self, place: Location, data: bytes) -> None:
+    def add(self, name: str, data: bytes) -> None:
         """Take note that a model knows what a file says."""
-        self._digests[place.name] = _digest(data)
+        self._digests[name] = _digest(data)
 
-    def has(self, place: Location, data: bytes) -> bool:
+    def has(self, name: str, data: bytes) -> bool:
         """Return whether a model knows what a file says now."""
-        return self._digests.get(place.name) == _digest(data)
+        return self._digests.get(name) == _digest(data)
 
 
 def _digest(data: bytes) -> bytes:

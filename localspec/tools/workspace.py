@@ -20,6 +20,7 @@ from localspec.errors import UserError, os_errors_as
 from localspec.safe_text import safe_line, whole_text
 from localspec.storage.paths import config_dir, data_dir, expanded, state_dir
 from localspec.storage.regular_file import check_regular, read_regular
+from localspec.tools.seen import SeenFiles
 
 _SYSTEM = tuple(map(Path, ("/proc", "/sys", "/dev")))
 _GIT = ".git"
@@ -45,7 +46,7 @@ class Workspace:
     """A folder with the files that tools may read and write.
 
     Relative paths count from `folder`, which is in it. `changing` is held around each read, change and write
-    of a file.
+    of a file. `seen` are the files that the model has read, by their names from the root.
     """
 
     def __init__(self, root: Path) -> None:
@@ -53,6 +54,7 @@ class Workspace:
         self.root = Path(os.path.realpath(root))
         self.folder = self.root
         self.changing = Lock()
+        self.seen = SeenFiles()
         if not self.root.is_dir():
             raise UserError(f"`{root}` is not a folder", "name the folder that tools may work in")
         self._closed = [

@@ -13,7 +13,6 @@ from localspec.errors import UserError
 from localspec.tools.differences import diff_block
 from localspec.tools.reading import MAX_READ, read_file
 from localspec.tools.replacing import TextEdit, decoded, quoted, replaced
-from localspec.tools.seen import SeenFiles
 from localspec.tools.tool import ToolOutput
 from localspec.tools.workspace import Location, Workspace
 
@@ -48,11 +47,10 @@ class EditArguments:
 class FileWriter:
     """Writes files of a workspace; remembers what the user was shown, so nothing newer is overwritten.
 
-    A whole file is replaced only if the model has `seen` it: models forget what else is in a file.
+    A whole file is replaced only if the model has seen it: models forget what else is in a file.
     """
 
     workspace: Workspace
-    seen: SeenFiles = field(default_factory=SeenFiles)
     _shown: dict[str, tuple[bytes, WriteArguments]] = field(default_factory=dict)
 
     def preview_write(self, wanted: WriteArguments) -> str:
@@ -85,7 +83,7 @@ class FileWriter:
             if data == new:
                 return ToolOutput(f"`{place.shown}` says this already: go on with the next thing, or answer")
             self.workspace.write(place, new)
-            self.seen.add(place, new)
+            self.workspace.seen.add(place.name, new)
         text = f"{'wrote' if data is None else 'replaced'} `{place.shown}`: {units.size(len(new))}"
         return ToolOutput(text, data={"path": str(place.path), "bytes": len(new)})
 
@@ -98,10 +96,10 @@ class FileWriter:
         """Replace the texts in the file; raises UserError, and then nothing is changed."""
         with self.workspace.changing:
             place, old, new, data = self._edit(wanted)
-            was_seen = self.seen.has(place, self._present(place) or b"")
+            was_seen = self.workspace.seen.has(place.name, self._present(place) or b"")
             self.workspace.write(place, data)
             if was_seen:
-                self.seen.add(place, data)
+                self.workspace.seen.add(place.name, data)
         line = new.count("\n", 0, _first_difference(old, new)) + 1
         there = quoted(new.split("\n"), [line])
         more = f", and {units.counted(len(wanted.more_edits), 'more edit')}" if wanted.more_edits else ""
@@ -119,7 +117,7 @@ class FileWriter:
 
     def _check_seen(self, place: Location, data: bytes | None) -> None:
         """Raise UserError for a file that says something which the model has not read; now it has."""
-        if not data or self.seen.has(place, data):
+        if not data or self.workspace.seen.has(place.name, data):
             return
         try:
             lines = decoded(data, place.shown).text.splitlines()
@@ -130,7 +128,7 @@ class FileWriter:
             raise UserError(
                 f"`{place.shown}` is there, with {count} that you have not read", "read_file shows them"
             )
-        self.seen.add(place, data)
+        self.workspace.seen.add(place.name, data)
         what = f"`{place.shown}` is there, with {count}: {quoted(lines, range(1, len(lines) + 1))}"
         raise UserError(what, "edit_file changes a part of it; write_file needs all that it is to say")
 

@@ -96,6 +96,15 @@ def test_files_are_written_and_edited_in_several_places(served: Served, folder: 
     assert (folder / "b.txt").read_text() == "one\n2\nthree\n"
 
 
+def test_a_long_file_is_replaced_once_it_was_read(served: Served, folder: Path) -> None:
+    (folder / "src" / "long.txt").write_text("line\n" * 30)
+    inside = {"x-tool-cwd": "src"}
+    refused = call(served, "write_file", inside, path="long.txt", content="x\n").json()
+    assert "30 lines that you have not read; read_file shows them" in refused["error"]
+    call(served, "read_file", inside, path="long.txt")
+    assert call(served, "write_file", inside, path="long.txt", content="x\n").json()["bytes"] == 2
+
+
 @pytest.mark.parametrize(
     ("tool", "params", "problem"),
     [

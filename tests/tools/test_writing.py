@@ -28,13 +28,13 @@ def write(writer: FileWriter, path: str, text: str) -> str:
 
 
 def read(writer: FileWriter, path: str) -> str:
-    return FileReader(writer.workspace, writer.seen).read(ReadArguments(path), Event()).text
+    return FileReader(writer.workspace).read(ReadArguments(path), Event()).text
 
 
 def test_a_file_that_was_not_read_is_not_replaced_at_once(writer: FileWriter, tmp_path: Path) -> None:
     (tmp_path / "f").write_text("one\ntwo\n")
     for _ in ("the preview", "without one"):
-        writer.seen.add(writer.workspace.locate("f"), b"another text")
+        writer.workspace.seen.add("f", b"another text")
         with pytest.raises(
             UserError, match="`f` is there, with 2 lines: line 1 `one`, line 2 `two`; edit_file"
         ):
@@ -192,7 +192,7 @@ def test_a_replaced_file_keeps_its_endings_and_encoding(
 ) -> None:
     if old is not None:
         (tmp_path / "f").write_bytes(old)
-        writer.seen.add(writer.workspace.locate("f"), old)
+        writer.workspace.seen.add("f", old)
     write(writer, "f", text)
     assert (tmp_path / "f").read_bytes() == new
 
