@@ -148,6 +148,18 @@ async def test_unfinished_answer_says_why_and_continues_by_a_click(state: State,
 
 
 @pytest.mark.asyncio
+async def test_an_answer_without_a_word_says_so() -> None:
+    host = Host()
+    async with host.run_test() as pilot:
+        item = said(shown(2), "<think>\nhm\n</think>\n\n")
+        await host.transcript.show([item])
+        await until(pilot, ["the model said nothing"])
+        await host.transcript.replace(said(item, "A word."))
+        await until(pilot, ["A word."])
+        assert "said nothing" not in host.text()
+
+
+@pytest.mark.asyncio
 async def test_attachments_branches_figures_and_dropping_are_shown() -> None:
     host = Host()
     question = shown(1, "read [this]", attachments=(Attachment("notes.txt", "x" * 1_234),))
