@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable
 from functools import wraps
+from inspect import unwrap
 
 import pytest
 from hypothesis import example, given, settings
@@ -244,11 +245,11 @@ def read(form: ToolFormat, text: str, sizes: list[int]) -> tuple[str, str, list[
     return collected([*pieces, *reader.feed("", more=False)])
 
 
-def is_ambiguous(write: object, arguments: Arguments) -> bool:
+def is_ambiguous(write: Callable[[str, Arguments], str], arguments: Arguments) -> bool:
     """Whether a value holds, letter by letter, what stands between two parameters."""
     texts = [text for value in arguments.values() for text in (value if isinstance(value, list) else [value])]
     joined = "\n".join(str(text) for text in texts)
-    return write is coder and "</parameter>" in joined and "<parameter=path>" in joined
+    return unwrap(write) is coder and "</parameter>" in joined and "<parameter=path>" in joined
 
 
 @pytest.mark.parametrize("write", FORMS)
