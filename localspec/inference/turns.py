@@ -38,7 +38,7 @@ class Share:
 
     @property
     def kind(self) -> object:
-        """Return what answers that are written at once have in common; those of another kind take turns."""
+        """Return the kind of answer: only answers of one kind are written at once, others take turns."""
         return None
 
     @property

@@ -10,6 +10,7 @@ import pytest
 
 from localspec.app import opening as app_opening
 from localspec.cli.shared import opening
+from localspec.demo import bundled_pair
 from localspec.errors import Cancelled, UserError
 from localspec.hardware.placement.open_plan import OpenPlan
 from tests.cli.conftest import Invoke
@@ -54,8 +55,9 @@ def test_models_open_with_what_was_asked(invoke: Invoke, loads: Loads) -> None:
         seen.extend([plan.target.path.name, plan.draft.path.name, plan.draft.threads, plan.max_fan_out])
 
     loads(load)
-    assert invoke("run", "Hi", "-m", "x.gguf", "-md", "y.gguf", "-td", "2", "--no-fit").out == "Hello\n"
-    assert seen == ["x.gguf", "y.gguf", 2, 16]
+    target, draft = bundled_pair()
+    assert invoke("run", "Hi", "-m", f"{target}", "-md", f"{draft}", "-td", "2", "--no-fit").out == "Hello\n"
+    assert seen == [target.name, draft.name, 2, 16]
 
 
 def test_ctrl_c_while_loading_cancels_the_load(invoke: Invoke, loads: Loads) -> None:

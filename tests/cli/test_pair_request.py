@@ -15,13 +15,14 @@ from localspec.errors import UserError
 from localspec.models.names import Reference
 from localspec.models.pair_request import ModelChoice, ModelRequest, PairRequest
 from localspec.storage.paths import config_dir
-from localspec.types.models import TensorOverride
+from localspec.types.models import Adapter, TensorOverride
 
 FLAGS = {
     "-m": "large.gguf",
     "-md": "small.gguf",
     "-hff": "file.gguf",
     "--chat-template-file": "own.jinja",
+    "--lora-scaled": "/style.gguf:0.5",
     "-c": "2048",
     "-t": "5",
     "-td": "3",
@@ -58,6 +59,7 @@ UNUSUAL = PairRequest(
         "q5_0",
         3,
         (TensorOverride("exps", "CPU"), TensorOverride("output", "CUDA0")),
+        (Adapter(Path("/style.gguf").absolute(), 0.5),),
     ),
     draft=ModelRequest("small.gguf", (), 9, 3, "bf16", "q4_0", 1, (TensorOverride("norm", "CPU"),)),
     file="file.gguf",
@@ -93,8 +95,12 @@ def test_no_field_of_the_request_was_left_out() -> None:
     usual = PairRequest()
     same = {each.name for each in fields(usual) if getattr(usual, each.name) == getattr(UNUSUAL, each.name)}
     assert same == {"own_head", "in_company"}  # which no flag says
-    for side in (UNUSUAL.target, UNUSUAL.draft):
-        assert all(getattr(side, each.name) != each.default for each in fields(side))
+    same = {
+        each.name for each in fields(UNUSUAL.target) if getattr(UNUSUAL.target, each.name) == each.default
+    }
+    assert same == set()
+    same = {each.name for each in fields(UNUSUAL.draft) if getattr(UNUSUAL.draft, each.name) == each.default}
+    assert same == {"adapters"}  # which only the target has
 
 
 @pytest.mark.parametrize("parser", [run.parser, plan.parser, tune.parser, bench_parser])

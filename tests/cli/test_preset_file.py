@@ -76,7 +76,7 @@ def test_no_section_is_no_model(write: Write, text: str) -> None:
         ("[mine]\nc = 1\nc = 2\n", "line 3: `c` is in [mine] twice"),
         ("[a]\n\n[a]\n", "line 3: [a] is there twice"),
         ("[mine]\nctx-sise = 512\n", "[mine]: `ctx-sise` is not a flag of models; did you mean `ctx-size`?"),
-        ("[mine]\nlora = a.gguf\n", "[mine]: `lora` is not a flag of models"),
+        ("[mine]\nprompt = a\n", "[mine]: `prompt` is not a flag of models"),
         ("[mine]\nc = many\n", "[mine]: -c/--ctx-size: `many` is not a whole number"),
         ("[*]\nmodels-max = 1\n", "[*]: `models-max` is not for one model, but for the server; start"),
         ("[mine]\nsleep-idle-seconds = 60\n", "start the server with --idle"),

@@ -349,7 +349,7 @@ class Attention:
 def target_attention(
     shape: ModelShape, request: PairRequest, context: int, *, on_processor: bool
 ) -> Attention:
-    """Return how a target computes attention: with small heads on the CPU without flash attention.
+    """Return a target's attention: without flash attention for small heads on the CPU.
 
     There, llama.cpp's kernel goes through the cache again for every head of every row. But it skips cells of
     other conversations, which count where several are answered in the same calls, and it keeps no scores.

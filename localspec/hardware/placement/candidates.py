@@ -285,7 +285,7 @@ class PlacementSearch:
         return MemoryRequest(split, context, held, flash, batch, shape.branches(asked.max_fan_out) + 1)
 
     def attention(self, split: LayerSplit, context: int) -> Attention:
-        """Return how the target computes attention, placed so."""
+        """Return the target's attention for a placement."""
         moved = any(each.device != PROCESSOR for each in self.target.moved)
         on_processor = not split.devices and not moved
         return target_attention(self.target, self.request, context, on_processor=on_processor)

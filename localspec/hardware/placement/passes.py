@@ -151,7 +151,7 @@ class Passes:
         return max(1.0, heads)
 
     def _attentions(self, split: LayerSplit, tokens: int) -> float:
-        """Return how long the CPU's attention takes for all tokens of a pass, in those of one with flash."""
+        """Return the time of the CPU's attention in a pass, as a multiple of one token's flash attention."""
         here = None if self._text is None else self._text.flash_attention
         is_flash = (self._flash_beside_cards if split.devices else here) is not False
         return tokens if is_flash else WITHOUT_FLASH + (tokens - 1) * WITHOUT_FLASH_FURTHER

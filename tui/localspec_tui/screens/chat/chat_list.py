@@ -162,7 +162,7 @@ class ListedChats:
             await self._restore(*last)
 
     def _last_in_bin(self) -> tuple[ChatInfo, bool] | DeletedMessages:
-        """Return what was deleted last: messages, or a chat to be opened; raises `UserError` for none."""
+        """Return the last deletion: messages, or a chat to be opened; raises `UserError` without one."""
         messages = self._store.deleted_messages()
         chat = next(iter(self._store.deleted()), None)
         if chat is not None and (messages is None or (chat.deleted or 0.0) > messages.time):

@@ -80,7 +80,7 @@ class OtherModels:
                 self._reported = name
 
     def _news(self, offer: Offer, *, is_new: bool, is_best: bool) -> str:
-        """Return what to say of a change of an offer; empty for nothing."""
+        """Return the sentence about a change of an offer; empty for none."""
         key = key_of(self._panes.active.screen, "chat.fetch" if is_best else "chat.setup")
         if offer.problem:
             return f"{offer.problem}; {key} tries again"
