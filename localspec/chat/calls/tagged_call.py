@@ -22,7 +22,7 @@ HEAD = re.compile(
     r"(?P<name>[\w.:-]+)[\"']?\s*>"
 )
 _PARAMETER = re.compile(
-    r"<(?P<tag>[^<>\s=/]*param(?:eter)?)(?:=|\s+name\s*=)\s*[\"']?(?P<key>[^\"'<>]+?)[\"']?"
+    r"<(?P<tag>[^<>\s=/]*param(?:eter)?)(?P<sign>=|\s+name\s*=)\s*[\"']?(?P<key>[^\"'<>]+?)[\"']?"
     r"(?P<rest>\s[^<>]*)?>"
 )
 _KEY = re.compile(r"<(arg_key[^<>]*)>")
@@ -40,6 +40,7 @@ class _Opened:
     key: str
     closing: str
     is_text: bool | None = None  # as its tag says
+    is_attribute: bool = False  # its key, in a tag with `name=`
 
 
 _Outcome = Literal["next", "ended", "cut", "may end", "goes on"]
@@ -150,7 +151,8 @@ class TaggedCalls:
         if found := _PARAMETER.fullmatch(tag):
             source.take(len(tag))
             told = re.search(r"string\s*=\s*[\"']?(true|false)", found["rest"] or "")
-            return _Opened(found["key"], f"</{found['tag']}>", told[1] == "true" if told else None)
+            is_text = told[1] == "true" if told else None
+            return _Opened(found["key"], f"</{found['tag']}>", is_text, found["sign"] != "=")
         found = _KEY.fullmatch(tag)
         if found is None:
             return None
@@ -224,7 +226,8 @@ class TaggedCalls:
         if self._is_cut_tag(own_end):
             source.keep(mark)
             return "ended", ""
-        if opened and opened.closing == latest.closing and opened.key not in {*seen, latest.key}:
+        is_alike = opened and (opened.closing, opened.is_attribute) == (latest.closing, latest.is_attribute)
+        if opened and is_alike and opened.key not in {*seen, latest.key}:
             source.back(mark)
             return "next", ""
         ends = (own_end, *self._ends) if own_end else self._ends
