@@ -83,7 +83,7 @@ class _Part:
 
     @property
     def shown(self) -> str:
-        """Return them as text, at most so many."""
+        """Return the first of them as text."""
         lines = [line.shown for line in self.found[:MAX_MATCHES]]
         if len(self.found) > MAX_MATCHES:
             lines.append(f"[... more than {MAX_MATCHES} lines match; narrow the pattern ...]")

@@ -109,7 +109,7 @@ class CallsInText:
             yield Piece("text", self._blank)
 
     def _first_part(self) -> Reading[None]:
-        """Read whom the first part of an answer is for: the prompt has its mark."""
+        """Read the addressee of the first part of an answer, whose mark ends the prompt."""
         addressee = self._form.addressee
         if (yield from self._source.starts(addressee)):
             self._source.take(len(addressee))

@@ -21,7 +21,7 @@ _OF_A_VALUE = re.compile(r'</[^<>]*(?:param(?:eter)?|arg_value)[^<>]*>|<\|"\|>')
 
 
 _ADDRESSED = ">>>"
-"""Stands before whom a part of an answer is for; a prompt ends with the first."""
+"""Stands before the addressee of each part of an answer; the first one ends the prompt."""
 _NAMED_TAG = re.compile(r"probed(\S+)</word>")  # named after the parameter, behind a mark
 _SPELLED_TAG = re.compile(r"(<\|\w+\|>)(\w+) [^<>]*(<\|\w+\|>)probed(<\|\w+\|>)\2\3")
 
@@ -41,7 +41,7 @@ class ToolFormat:
 
     A call begins with the tag `opening`, or is the whole answer; `leading` are texts that begin with a tag
     before it and end with it, and `closing` tags that may follow the call. `marks` are those of its tags.
-    Text for the user follows the `addressee`, where each part of an answer names whom it is for.
+    Text for the user follows the `addressee`, in forms where each part of an answer names its addressee.
     Kinds: a JSON object with the name, a name before a JSON object, gpt-oss's channels with such, parameters
     in tags, also in tags with marks, Gemma's notation, and calls as in Python.
     """

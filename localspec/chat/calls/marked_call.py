@@ -213,7 +213,7 @@ def _joined(parameters: Parameters, key: str, values: Sequence[_Value]) -> str:
 
 
 def _elements(value: _Value, inside: Parameters) -> str:
-    """Return what a value among several adds to a list: itself, or its elements if it is one."""
+    """Return a value among several as elements of a list: itself, or those that it has if it is one."""
     if value.bare is not None and inside.admits(ELEMENT, "string"):
         return inside.as_json(ELEMENT, value.bare)
     return value.text.strip()[1:-1].strip() if value.text.startswith("[") else value.text
