@@ -95,7 +95,8 @@ def test_what_runs_in_the_background_ends_with_the_command(runner: CommandRunner
 @pytest.mark.slow
 def test_a_command_that_takes_too_long_is_ended(runner: CommandRunner) -> None:
     output = run(runner, "sleep 300", 1)
-    assert output == ToolOutput("(no output)\n[ended after 1 s; timeout_s sets the time]", is_error=True)
+    assert (output.text, output.is_error) == ("(no output)\n[ended after 1 s; timeout_s sets the time]", True)
+    assert output.data["ended"] == "ended after 1 s; timeout_s sets the time"
 
 
 @pytest.mark.slow
