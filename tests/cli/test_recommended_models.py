@@ -15,7 +15,7 @@ from tests.hardware.machines import DESCRIBED, card, cpu, described, machine
 pytestmark = pytest.mark.slow
 FIRST_THREE = {
     "cpu-16gb": ("lfm2.5-8b-a1b", "granite-4.0-h-tiny", "lfm2.5-1.2b"),
-    "cpu-32gb": ("lfm2.5-8b-a1b", "gemma-4-26b-a4b", "gpt-oss-20b"),
+    "cpu-32gb": ("lfm2.5-8b-a1b", "gpt-oss-20b", "gemma-4-26b-a4b"),
     "cpu-64gb": ("gpt-oss-20b", "gemma-4-26b-a4b", "glm-4.7-flash"),
     "gpu-8gb-rtx-5060": ("qwen3.6-35b-a3b", "gemma-4-26b-a4b", "qwen3.5-4b"),
     "gpu-12gb-rtx-4070": ("qwen3.6-35b-a3b", "gemma-4-26b-a4b", "gpt-oss-20b"),
