@@ -168,9 +168,7 @@ async def _call(models: ServedModels, request: Request) -> Response:
     call = ToolCall(f"call_{uuid4().hex}", own[0].name, arguments)
     direct = DirectCall(body, form, call, OfferedTools({own[0].name: own}), kit, models)
     if body.stream:
-        return await streamed(
-            request, direct.chunks(), lambda failed: {"done": True, "error": failed.message}
-        )
+        return await streamed(request, direct.chunks(), _failed)
     return JSONResponse(await unless_gone(request, _result(direct)))
 
 

@@ -189,6 +189,7 @@ async def test_chat_being_answered_is_deleted_with_a_word_about_that_and_comes_b
         await desk.until(lambda: not desk.store.deleted())
         await desk.chat.pane.open_chat(boats)
         assert desk.texts == ["about boats", "boats "]
+        gate.open()
         await desk.answered("go on")
 
 
@@ -302,6 +303,7 @@ async def test_other_models_are_opened_only_when_one_agrees(tmp_path: Path) -> N
             assert bool(desk.chat.answers.being_answered()) is not is_opened
         assert desk.store.messages(boats)[-1].content == "boats "
         await desk.until(lambda: desk.loader.ready is not None)
+        gate.open()
         await desk.answered("hello")
 
 

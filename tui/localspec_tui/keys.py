@@ -47,13 +47,18 @@ async def take_key(event: events.Key, *nodes: DOMNode) -> None:
                 return
 
 
-async def handled(widget: Widget) -> None:
+async def handled(widget: Widget, act: Callable[[], object] = lambda: None) -> None:
     """Wait until a widget has handled all that was sent to it so far, unless it is being taken down.
 
-    Its own handlers would wait for themselves.
+    It acts then, before it handles anything else. Its own handlers would wait for themselves.
     """
     is_reached = asyncio.Event()
-    if widget.call_later(is_reached.set):
+
+    def reach() -> None:
+        act()
+        is_reached.set()
+
+    if widget.call_later(reach):
         await is_reached.wait()
 
 

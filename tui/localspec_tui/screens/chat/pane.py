@@ -115,6 +115,7 @@ class ChatPane(Vertical):
             session, loader, shared.folder, shared.attachment_bytes, self.status, self.reading
         )
         self._words_to_show = ""  # in the chat that is opened next
+        self._typed: str | None = None  # before the open chat was to be left
         self._left: tuple[int, str] | None = None  # the chat that was left last, and the prompt then
         self.is_active = False
         self.own_commands = OwnCommands()  # as they were read last
@@ -266,15 +267,19 @@ class ChatPane(Vertical):
         self._words_to_show = words
         await self._leave(self.controller.open_chat(chat_id, at))
 
-    async def settle(self) -> None:
-        """Wait until all that was typed and sent here so far has come to the open chat."""
-        await self.composer.settle()
+    async def settle(self) -> str:
+        """Wait until all that was typed and sent here so far has come to the open chat.
+
+        Return the prompt up to there.
+        """
+        typed = await self.composer.settle()
         if asyncio.current_task() is not self.task:
             await handled(self)
+        return typed
 
     async def _leave(self, switching: Awaitable[None]) -> None:
         """Switch to another chat, and say what becomes of the one that is left."""
-        await self.settle()
+        self._typed = await self.settle()
         left = self.session.chat
         has_waiting = bool(self.session.queue)
         await switching
@@ -283,8 +288,12 @@ class ChatPane(Vertical):
 
     def take_unsent(self) -> tuple[int, str]:
         """Return the open chat, which is left now, and its unsent text."""
-        self._left = self.chat.info.id, self.composer.text
-        return self.composer.leave()
+        text = self.composer.text
+        typed = text if self._typed is None else self._typed
+        self._typed = None
+        unsent = typed if text.startswith(typed) else text
+        self._left = self.chat.info.id, unsent
+        return self.composer.leave(unsent)
 
     async def show_opened(self, at: int | None, news: LiveUpdate | None) -> None:
         """Show a chat that was just opened, with its unsent text and the answer in progress in it.

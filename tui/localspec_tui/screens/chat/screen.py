@@ -236,8 +236,7 @@ class ChatScreen(Screen[int]):
 
     async def _open_beside(self, origin: ChatPane, chat_id: int | None = None) -> None:
         """Open a chat beside a pane, by default a new one; what is typed meanwhile is meant for it."""
-        await origin.settle()
-        before = origin.composer.text
+        before = await origin.settle()
         if (other := self.panes.beside(origin)) is not None:
             other.composer.focus()
             await (other.switch_chat(other.controller.new) if chat_id is None else other.open_chat(chat_id))

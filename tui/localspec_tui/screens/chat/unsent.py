@@ -299,14 +299,17 @@ class ChatComposer(Composer):
 
     def unsent(self) -> tuple[int, str]:
         """Return the open chat and its unsent text: the queue and the prompt."""
-        self._is_kept = True
-        prompts = (*self._session.queue, self.text)
-        return self._session.chat.info.id, "\n\n".join(each for each in prompts if each.strip())
+        return self._unsent(self.text)
 
-    def leave(self) -> tuple[int, str]:
-        """Stop saving for the open chat, which is left; return its unsent text."""
+    def leave(self, text: str) -> tuple[int, str]:
+        """Stop saving for the open chat, left with that text in the prompt; return all that is unsent."""
         self.workers.cancel_group(self, "draft")
-        return self.unsent()
+        return self._unsent(text)
+
+    def _unsent(self, text: str) -> tuple[int, str]:
+        self._is_kept = True
+        prompts = (*self._session.queue, text)
+        return self._session.chat.info.id, "\n\n".join(each for each in prompts if each.strip())
 
     # --- prompts that wait ---
 

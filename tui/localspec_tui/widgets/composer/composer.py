@@ -254,10 +254,15 @@ class Composer(Widget):
         self.screen.set_focus(self.prompt, scroll_visible)
         return self
 
-    async def settle(self) -> None:
-        """Wait until all that was typed so far is in the text, or sent: keys of the screen come before it."""
-        await handled(self.prompt)
+    async def settle(self) -> str:
+        """Wait until all that was typed so far is in the text, or sent: keys of the screen come before it.
+
+        Return the text up to there. What is typed meanwhile may follow it in the prompt.
+        """
+        typed = [self.text]
+        await handled(self.prompt, lambda: typed.append(self.text))
         await handled(self)
+        return typed[-1] if self.text.startswith(typed[-1]) else self.text
 
     # -- typing and completing
 
