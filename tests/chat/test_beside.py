@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -21,7 +20,18 @@ from localspec.inference.runtime import Runtime, SeatedAnswer
 from localspec.types.events import GenerationEvent, Paused
 from localspec.types.models import PlainRate, SavedConversations
 from localspec.types.request import Mode, Request
-from tests.chat.rig import Rig, answered_alone, answered_together, asked, greedy, idle, kept, opened, until
+from tests.chat.rig import (
+    Rig,
+    answered_alone,
+    answered_together,
+    asked,
+    controlled,
+    greedy,
+    idle,
+    kept,
+    opened,
+    until,
+)
 from tests.inference.runtimes import in_f32
 from tests.letter_tokens import LetterTokens
 from tests.scripted import Gate, Script, ScriptedModels, says
@@ -92,16 +102,9 @@ class OneScripted(ScriptedModels):
 
 @asynccontextmanager
 async def seated(folder: Path, models: SeatedModels, **settings: bool) -> AsyncIterator[Rig]:
-    with Store(folder / "chats.db") as store:
-        loader = ModelLoader(lambda _on_progress: models)
-        rig = Rig(store, loader)
+    async with controlled(folder, models=models) as rig:
         rig.session.shared.titles = settings.get("titles", False)
-        try:
-            yield rig
-        finally:
-            rig.answers.close()
-            loader.close()
-            await asyncio.gather(*rig.tasks)
+        yield rig
 
 
 def record_in(rig: Rig, chat: int) -> AnswerRecord:
