@@ -108,8 +108,9 @@ def _own(workspace: Workspace, named: Sequence[str]) -> tuple[set[str], list[str
         of_groups = [tool for group, tools in groups.items() if name in (group, ALL) for tool in tools]
         single = [tool for tools in groups.values() for tool in tools if tool.name == name]
         if not of_groups and not single:
-            known = ", ".join((ALL, *groups, *(tool.name for tools in groups.values() for tool in tools)))
-            raise UserError(f"there are no tools `{name}`", f"there are: {known}")
+            single_names = (tool.name for tools in groups.values() for tool in tools)
+            known = dict.fromkeys((ALL, *groups, *single_names))  # some groups are called as their one tool
+            raise UserError(f"there are no tools `{name}`", f"there are: {', '.join(known)}")
         names |= {tool.name for tool in (*of_groups, *single)}
         rules += [tool.name for tool in of_groups if tool.effect in _UNASKED]
         rules += [tool.name for tool in single]
