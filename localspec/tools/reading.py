@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import islice
+from itertools import accumulate, islice
 from threading import Event
 from typing import Annotated
 
@@ -60,7 +60,8 @@ class FileReader:
             return ToolOutput(f"`{place.shown}` is empty", data={"content": ""})
         lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
         shown = numbered(lines, place.shown, first, last)
-        self.workspace.seen.add(place.name, data)
+        reached = _last_shown(lines, first, last)
+        self.workspace.seen.add_lines(place.name, data, first, reached, len(lines))
         content = text if pages is None else "".join(f"{line}\n" for line in lines[first - 1 : last])
         return ToolOutput(shown + note, data={"content": content})
 
@@ -96,20 +97,20 @@ def numbered(lines: Sequence[str], name: str, first: int, last: int | None) -> s
     if first > count:
         raise UserError(f"`{name}` has {units.counted(count, 'line')}, and no line {first}")
     end = min(last or count, count)
-    shown: list[str] = []
-    size = 0
-    for number in range(first, min(end, first + MAX_SHOWN - 1) + 1):
-        line = _line(lines[number - 1])
-        size += len(line) + 1
-        if size > MAX_CHARACTERS and shown:
-            break
-        shown.append(f"{number}\t{line}")
-    reached = first + len(shown) - 1
+    reached = _last_shown(lines, first, last)
+    shown = [f"{number}\t{_line(lines[number - 1])}" for number in range(first, reached + 1)]
     if reached < end:
         shown.append(f"[... lines {reached + 1}-{end} left out; go on with from_line={reached + 1} ...]")
     if end < count:
         shown.append(f"[... the file has {count:,} lines ...]")
     return "\n".join(shown)
+
+
+def _last_shown(lines: Sequence[str], first: int, last: int | None) -> int:
+    """Return the number of the last line that is shown from `first` on."""
+    end = min(last or len(lines), len(lines), first + MAX_SHOWN - 1)
+    sizes = accumulate(len(_line(line)) + 1 for line in lines[first - 1 : end])
+    return max(first, first - 1 + sum(size <= MAX_CHARACTERS for size in sizes))
 
 
 def _decoded(data: bytes, name: str) -> tuple[str, str]:

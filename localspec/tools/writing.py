@@ -126,7 +126,8 @@ class FileWriter:
         count = units.counted(len(lines), "line")
         if len(lines) > _LINES_QUOTED:
             raise UserError(
-                f"`{place.shown}` is there, with {count} that you have not read", "read_file shows them"
+                f"`{place.shown}` is there, with {count}, and you have not read all of it",
+                "read_file shows it",
             )
         self.workspace.seen.add(place.name, data)
         what = f"`{place.shown}` is there, with {count}: {quoted(lines, range(1, len(lines) + 1))}"

@@ -100,7 +100,7 @@ def test_a_long_file_is_replaced_once_it_was_read(served: Served, folder: Path) 
     (folder / "src" / "long.txt").write_text("line\n" * 30)
     inside = {"x-tool-cwd": "src"}
     refused = call(served, "write_file", inside, path="long.txt", content="x\n").json()
-    assert "30 lines that you have not read; read_file shows them" in refused["error"]
+    assert "30 lines, and you have not read all of it; read_file shows it" in refused["error"]
     call(served, "read_file", inside, path="long.txt")
     assert call(served, "write_file", inside, path="long.txt", content="x\n").json()["bytes"] == 2
 

@@ -27,8 +27,8 @@ def write(writer: FileWriter, path: str, text: str) -> str:
     return writer.write(WriteArguments(path, text), Event()).text
 
 
-def read(writer: FileWriter, path: str) -> str:
-    return FileReader(writer.workspace).read(ReadArguments(path), Event()).text
+def read(writer: FileWriter, path: str, first: int | None = None, last: int | None = None) -> str:
+    return FileReader(writer.workspace).read(ReadArguments(path, first, last), Event()).text
 
 
 def test_a_file_that_was_not_read_is_not_replaced_at_once(writer: FileWriter, tmp_path: Path) -> None:
@@ -48,7 +48,9 @@ def test_a_file_that_was_not_read_is_not_replaced_at_once(writer: FileWriter, tm
 def test_a_long_file_has_to_be_read_before_it_is_replaced(writer: FileWriter, tmp_path: Path) -> None:
     (tmp_path / "f").write_text("line\n" * 30)
     for _ in range(2):
-        with pytest.raises(UserError, match="`f` is there, with 30 lines that you have not read; read_file"):
+        with pytest.raises(
+            UserError, match="`f` is there, with 30 lines, and you have not read all of it; read_file"
+        ):
             write(writer, "f", "three\n")
     read(writer, "f")
     assert write(writer, "f", "three\n") == "replaced `f`: 6 bytes"
@@ -57,7 +59,7 @@ def test_a_long_file_has_to_be_read_before_it_is_replaced(writer: FileWriter, tm
 def test_an_edit_is_no_reading(writer: FileWriter, tmp_path: Path) -> None:
     (tmp_path / "f").write_text("one\n" + "line\n" * 30)
     edit(writer, "f", "one", "two")
-    with pytest.raises(UserError, match="that you have not read"):
+    with pytest.raises(UserError, match="you have not read all of it"):
         write(writer, "f", "three\n")
 
 
@@ -152,6 +154,19 @@ def test_nothing_in_a_diff_acts_on_the_terminal_or_ends_the_fence() -> None:
     assert "\u202e" not in block
     assert "-a[2Kb" in block
     assert "+\tx" in block
+
+
+def test_a_file_that_was_read_in_parts_is_known_once_no_line_is_missing(
+    writer: FileWriter, tmp_path: Path
+) -> None:
+    (tmp_path / "f").write_text("line\n" * 30)
+    for first, last in ((1, 10), (21, 30), (12, 20)):
+        read(writer, "f", first, last)
+        with pytest.raises(UserError, match="you have not read all of it"):
+            write(writer, "f", "short\n")
+    read(writer, "f", 11, 12)
+    read(writer, "f", 13)
+    assert write(writer, "f", "short\n") == "replaced `f`: 6 bytes"
 
 
 def test_a_change_of_line_endings_is_seen() -> None:
