@@ -232,7 +232,9 @@ _METRICS = (
     _Metric("read_tokens_total", "Tokens of prompts that were read.", _read, "prompt_tokens_total"),
     _total("tokens", "Tokens written.", "tokens_predicted_total"),
     _total("rounds", "Passes of the target model that wrote tokens, without the first of each answer."),
-    _total("passes", "Passes of the target model that wrote tokens.", "n_decode_total"),
+    _total(
+        "passes", "Passes that wrote tokens, or read a text for an embedding or a rank.", "n_decode_total"
+    ),
     _total(
         "verifications", "Passes of the target model that verified a draft.", "spec_decode_num_drafts_total"
     ),

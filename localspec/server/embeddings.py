@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from asyncio import to_thread
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -92,13 +93,16 @@ async def _embedded(service: EncoderService[Embedder], request: Request) -> tupl
     texts = _texts(body.given)
     if body.embd_normalize != 2:
         raise UserError("embd_normalize is offered as 2 alone: vectors have a length of 1", "leave it out")
+    began = time.monotonic()
     found = await unless_gone(request, _each(embedder, texts))
+    embedded = _Embedded(service.name, found)
+    service.count(len(texts), embedded.tokens, time.monotonic() - began)
     width = len(found[0].vector)
     if body.dimensions not in (None, width):
         raise UserError(
             f"dimensions is {body.dimensions}, but the model's vectors have {width}", "leave it out"
         )
-    return body, _Embedded(service.name, found)
+    return body, embedded
 
 
 async def _each(embedder: Embedder, texts: Sequence[Text]) -> list[Embedding]:

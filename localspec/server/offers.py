@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -128,6 +129,7 @@ class EncoderOffer:
     aliases: tuple[str, ...] = ()
     is_listed: bool = True
     kind: EncoderKind = "embeddings"
+    totals: Counter[str] = field(default_factory=Counter)  # of the server
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -153,7 +155,7 @@ class EncoderOffer:
         """Open the model."""
         options = ModelOptions(path=self.path, gpu_layers=0, threads=self.threads)
         opens = Reranker if self.kind == "rerank" else Embedder
-        return EncoderService(self.name, opens(options))
+        return EncoderService(self.name, opens(options), self.totals)
 
 
 def named_offers(
@@ -166,7 +168,7 @@ def named_offers(
     found = list[OfferedModel]()
     for each in offered:
         if isinstance(each, OfferedEncoder):
-            encoder = EncoderOffer(each.name, each.path, settings.threads)
+            encoder = EncoderOffer(each.name, each.path, settings.threads, totals=settings.server.totals)
             found.append(replace(encoder, kind=each.kind, is_listed=each.is_listed))
             continue
         called = [_called(name, profiles, settings.server.usual) for name in (each.name, *each.aliases)]

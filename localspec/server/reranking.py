@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from asyncio import to_thread
 from collections.abc import Sequence
@@ -56,7 +57,10 @@ class _Ranked:
 async def _rerank(service: EncoderService[Reranker], request: Request) -> Response:
     body = read(RerankBody, await read_json(request))
     documents = _documents("texts", body.texts) if body.is_tei else _documents("documents", body.documents)
+    began = time.monotonic()
     found = await unless_gone(request, _each(service.encoder, body.query, documents))
+    tokens = sum(each.tokens for each in found)
+    service.count(len(documents), tokens, time.monotonic() - began)
     is_raw = not body.is_tei if body.raw_scores is None else body.raw_scores
     ranked = [
         _Ranked(at, document, relevance.score if is_raw else _probability(relevance))
@@ -65,7 +69,6 @@ async def _rerank(service: EncoderService[Reranker], request: Request) -> Respon
     best = sorted(ranked, key=lambda each: each.score, reverse=True)[: body.top_n]
     if body.is_tei:
         return JSONResponse([_of_tei(each, with_text=bool(body.return_text)) for each in best])
-    tokens = sum(each.tokens for each in found)
     return JSONResponse(
         {
             "id": str(uuid.uuid4()),

@@ -229,6 +229,11 @@ class EncoderService(Generic[E_co]):
 
     name: str
     encoder: E_co
+    totals: Counter[str] = field(default_factory=Counter)  # of the server
+
+    def count(self, texts: int, tokens: int, seconds: float) -> None:
+        """Count a request that was answered, whose texts were read in a pass each."""
+        self.totals.update({"requests": 1, "passes": texts, "prompt_tokens": tokens, "prompt_s": seconds})
 
     def cut(self, _reason: str) -> None:
         """Do nothing: a text is read in a moment."""

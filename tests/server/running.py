@@ -59,9 +59,9 @@ def serving(
     pair = ScriptedPair("pair", open_models, settings, is_named=False)
     others = list[ScriptedEncoder]()
     if embedder is not None:
-        others.append(ScriptedEncoder(embedder.info.name, embedder))
+        others.append(ScriptedEncoder(embedder.info.name, embedder, settings.totals))
     if reranker is not None:
-        others.append(ScriptedEncoder(reranker.info.name, reranker, kind="rerank"))
+        others.append(ScriptedEncoder(reranker.info.name, reranker, settings.totals, kind="rerank"))
     models = ServedModels([pair, *others], settings)
     service = pair.opened()
     models.has_opened(models.all[0], service, HeldMemory())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,6 +82,7 @@ class ScriptedEncoder:
 
     name: str
     encoder: Encoder
+    totals: Counter[str] = field(default_factory=Counter)
     size: int = 1
     kind: Kind = "embeddings"
     is_listed: bool = True
@@ -104,7 +106,7 @@ class ScriptedEncoder:
         return prepared(self.size, others, lambda _on_progress: self.opened())
 
     def opened(self) -> EncoderService[Encoder]:
-        return EncoderService(self.name, self.encoder)
+        return EncoderService(self.name, self.encoder, self.totals)
 
 
 def prepared(

@@ -56,6 +56,21 @@ def test_every_path_tells_the_same_vector(served: Served) -> None:
     np.testing.assert_array_equal(np.frombuffer(raw, "<f4"), np.array(expected, np.float32))
 
 
+def test_texts_are_counted_in_the_metrics(served: Served) -> None:
+    before = figures(served)
+    used = served.post("/v1/embeddings", {"input": ["one", "two words"]}).json()["usage"]["prompt_tokens"]
+    told = figures(served)
+    assert told["llamacpp:prompt_tokens_total"] - before["llamacpp:prompt_tokens_total"] == used
+    assert told["llamacpp:n_decode_total"] - before["llamacpp:n_decode_total"] == 2
+    assert told["localspec_requests_total"] - before["localspec_requests_total"] == 1
+    assert told["llamacpp:prompt_tokens_seconds"] > 0
+
+
+def figures(served: Served) -> dict[str, float]:
+    lines = served.client.get("/metrics").text.splitlines()
+    return {name: float(value) for name, value in (line.split() for line in lines if line[0] != "#")}
+
+
 def test_texts_come_in_the_shapes_that_llama_server_takes(served: Served) -> None:
     parts = [{"type": "text", "text": "on"}, {"type": "text", "text": "e"}]
     assert (

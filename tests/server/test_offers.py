@@ -20,7 +20,7 @@ from localspec.models.local import find_models
 from localspec.models.pair_request import ModelRequest, PairRequest
 from localspec.server.offers import ChatOffer, EncoderOffer, PairSettings, named_offers
 from localspec.server.served import OfferedModel, RouterSettings, ServedModels
-from localspec.server.service import ServerSettings
+from localspec.server.service import EncoderService, ServerSettings
 from localspec.storage.config import NamedPair
 from tests.llama import tiny
 from tests.server.scripted_offers import PROFILES
@@ -43,6 +43,16 @@ def served(each: Sequence[Offered]) -> ServedModels:
 
 def served_offers(offers: Sequence[OfferedModel]) -> ServedModels:
     return ServedModels(offers, SERVER, RouterSettings(any_name=False))
+
+
+def test_what_embeds_counts_for_the_server_that_offers_it(vectors: Path) -> None:
+    (embeddings,) = named_offers([OfferedEncoder("v", vectors)], SETTINGS, PROFILES)
+    opened = embeddings.prepare([], lambda _share: True).open(lambda _share: True)
+    assert isinstance(opened, EncoderService)
+    before = SERVER.totals["passes"]
+    opened.count(3, 12, 0.5)
+    assert SERVER.totals["passes"] - before == 3
+    opened.close()
 
 
 def test_the_table_names_pairs_and_models_for_embeddings(
