@@ -10,15 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from localspec.decoding.biased_row import Bias, BiasedRow
+from localspec.types.candidates import Candidates
 from localspec.types.drafts import TokenMask
-
-Logits = NDArray[np.float32]
-
-_BAN = -100.0
-_BANNED = -1e10  # practically impossible, and yet finite: if all tokens are banned, the best is taken
-_MOST = 1e10  # by more no token is likelier
 
 
 class Constraint(Protocol):
@@ -76,7 +71,7 @@ class ForcedTokens:
 class TokenRules:
     """The bias first, by token; then the constraint. Penalties and the other steps of sampling come after."""
 
-    bias: tuple[tuple[int, float], ...] = ()
+    bias: Bias = ()
     constraint: Constraint | None = None
 
     @property
@@ -88,15 +83,9 @@ class TokenRules:
         """Return the same rules for another thread."""
         return self if self.constraint is None else replace(self, constraint=self.constraint.copy())
 
-    def biased(self, logits: Logits) -> Logits:
-        """Return rows of logits, or one, with the bias added; tokens that the rows lack are left out."""
-        known = {token: value for token, value in self.bias if token < logits.shape[-1]}
-        if not known:
-            return logits
-        values = [_BANNED if value <= _BAN else min(value, _MOST) for value in known.values()]
-        logits = logits.copy()
-        logits[..., list(known)] += np.array(values, np.float32)
-        return logits
+    def biased(self, row: Candidates) -> Candidates:
+        """Return a row with the bias."""
+        return BiasedRow(row, self.bias) if self.bias else row
 
     def mask(self, text: Sequence[int]) -> TokenMask | None:
         """Return the tokens that may follow a text; None means all."""

@@ -416,11 +416,12 @@ class Seat(LanguageModel):
     def truncate(self, length: int, sequence: int = 0) -> None:
         """Forget everything of a sequence from position `length` on."""
         own = sequence or self.sequence
+        if length >= self.model.length(own):
+            return  # as after most rounds; it does not grow meanwhile
         with self.lock:
-            if length < self.model.length(own):
-                self.model.truncate(length, own)
-                if not sequence:
-                    self.cells.cut(self, length)
+            self.model.truncate(length, own)
+            if not sequence:
+                self.cells.cut(self, length)
 
     def branchable(self, end: int) -> bool:
         """Return whether a branch can share the sequence up to position `end`."""

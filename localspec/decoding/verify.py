@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import numpy as np
 
 from localspec.decoding.rounds import DecodeParams
 from localspec.decoding.sampling import distribution, draw, penalises, probability, residual
-from localspec.types.candidates import FullRow, Rows, largest
+from localspec.types.candidates import Candidates, Rows, largest
 from localspec.types.drafts import Distribution, Draft, VerifyOutcome
 from localspec.types.request import Acceptance
 
@@ -66,18 +66,17 @@ def judge(draft: Draft, rows: Rows, text: list[int], params: DecodeParams, rando
     rules = params.rules
     start = max(params.answer_start, len(text) - sampling.penalty_window)
     history = text[start:] if penalises(sampling) else None
-    best_decides = sampling.is_greedy and history is None and rules is None
-    if best_decides:
-        return verify_greedily(draft, rows)
+    if sampling.is_greedy and history is None and (rules is None or rules.constraint is None):
+        return verify_greedily(draft, rows if rules is None else map(rules.biased, rows))
 
     def target(accepted: int) -> Distribution:
         seen = () if history is None else [*history, *draft.tokens[:accepted]]
         if rules is None:
             return distribution(rows[accepted], sampling, seen)
-        logits = rows[accepted].logits
-        largest(logits)  # a mask may hide what is none
         mask = rules.mask([*text, *draft.tokens[:accepted]])
-        return distribution(FullRow(rules.biased(logits)), sampling, seen, mask)
+        if mask is not None:
+            largest(rows[accepted].logits)  # a mask may hide what is none
+        return distribution(rules.biased(rows[accepted]), sampling, seen, mask)
 
     return verify(draft, target, params.acceptance, random)
 
@@ -109,10 +108,11 @@ def verify(draft: Draft, target: Target, acceptance: Acceptance, rng: Uniforms) 
     return VerifyOutcome(accepted, draw(p, rng.random()))
 
 
-def verify_greedily(draft: Draft, rows: Rows) -> VerifyOutcome:
+def verify_greedily(draft: Draft, rows: Iterable[Candidates]) -> VerifyOutcome:
     """Judge a draft by the best token of each row: what `verify` does at temperature 0."""
+    each = iter(rows)
     for accepted, token in enumerate(draft.tokens):
-        best = rows[accepted].best()  # a row may be as long as the vocabulary: none is read in vain
+        best = next(each).best()  # a row may be as long as the vocabulary: none is read in vain
         if token != best:
             return VerifyOutcome(accepted, best)
-    return VerifyOutcome(len(draft.tokens), rows[len(draft.tokens)].best())
+    return VerifyOutcome(len(draft.tokens), next(each).best())

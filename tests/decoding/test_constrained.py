@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from localspec.benchmark.statistics import ks_uniform_p_value
-from localspec.decoding.constraint import Logits, TokenRules
+from localspec.decoding.constraint import TokenRules
 from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.sampling import distribution, probabilities
-from localspec.types.candidates import FullRow
+from localspec.types.candidates import Candidates, FullRow
 from localspec.types.drafts import TokenMask
 from localspec.types.request import EngineSettings, Sampling
 from tests import contract
@@ -97,8 +97,8 @@ def test_a_bias_that_only_the_draft_model_gets_is_noticed(monkeypatch: pytest.Mo
 class OnlyDrafts(TokenRules):
     """Rules that forget their bias for the target."""
 
-    def biased(self, logits: Logits) -> Logits:
-        return logits
+    def biased(self, row: Candidates) -> Candidates:
+        return row
 
     def copy(self) -> TokenRules:
         return TokenRules(BIAS, self.constraint)
@@ -140,12 +140,12 @@ class Forced(MadeConstraint):
 
 
 def test_a_banned_token_is_written_only_where_nothing_else_is_left() -> None:
-    row = np.array([[0.0, 9.0, 1.0]], np.float32)
+    row = np.array([0.0, 9.0, 1.0], np.float32)
     rules = TokenRules(((1, -100.0), (7, 5.0)))
-    p = distribution(FullRow(rules.biased(row)[0]), PLAIN, ())
+    p = distribution(rules.biased(FullRow(row)), PLAIN, ())
     assert p.probs[1] == 0.0
-    assert row[0, 1] == 9.0
-    alone = distribution(FullRow(rules.biased(row)[0]), PLAIN, (), TokenMask(np.array([1])))
+    assert row[1] == 9.0
+    alone = distribution(rules.biased(FullRow(row)), PLAIN, (), TokenMask(np.array([1])))
     assert alone.ids is not None
     assert (alone.ids.tolist(), alone.probs.tolist()) == ([1], [1.0])
 

@@ -13,7 +13,7 @@ from localspec.decoding.constraint import TokenRules
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.sampling import draft_distribution, draw, one_point, penalises
 from localspec.decoding.verify import BufferedUniforms
-from localspec.types.candidates import Candidates, FullRow, FullRows, Rows
+from localspec.types.candidates import Candidates, FullRows, Rows
 from localspec.types.drafts import Distribution, TokenMask
 from localspec.types.request import EngineSettings, Sampling
 
@@ -207,8 +207,8 @@ class RowProposer:
         Where the draft model gives none of them a chance (it may know few tokens), they are all the same to
         it; where it does not even have them in its vocabulary, its best of all is refused.
         """
-        if self._rules is not None and self._has_bias:
-            row = FullRow(self._rules.biased(row.logits))
+        if self._rules is not None:
+            row = self._rules.biased(row)
         ids, logits = row.top(CANDIDATES) if mask is None else row.among(mask, CANDIDATES)
         if not ids:
             return row.top(CANDIDATES)

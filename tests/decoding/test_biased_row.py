@@ -1,0 +1,65 @@
+"""A row with a bias says what a copy of the row with the bias added would say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from localspec.decoding.biased_row import Bias, BiasedRow, biased_logits
+from localspec.errors import LogitsError
+from localspec.types.candidates import FullRow
+from localspec.types.drafts import TokenMask
+
+SIZE = 400
+BIASES: dict[str, Bias] = {
+    "bans": ((3, -100.0), (7, -100.0)),
+    "lowers": ((3, -1.5), (399, -0.25)),
+    "raises": ((3, 4.0), (12, 0.5)),
+    "both": ((3, 4.0), (12, -3.0), (13, 1e30), (5, -1e30)),
+    "of tokens that the row lacks": ((SIZE, 5.0), (2, -1.0)),
+    "of many": tuple((token, float(token % 7 - 3)) for token in range(0, SIZE, 2)),
+    "of all": tuple((token, -100.0) for token in range(SIZE)),
+}
+
+
+def rows(kind: str) -> list[FullRow]:
+    """Return rows with distinct logits, or with many ties."""
+    random = np.random.default_rng(11)
+    found = []
+    for _ in range(40):
+        row = (random.normal(size=SIZE) * 3).astype(np.float32)
+        found.append(FullRow(row.round() if kind == "ties" else row))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["distinct", "ties"])
+@pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
+def test_it_is_as_a_copy_with_the_bias_added(bias: Bias, kind: str) -> None:
+    mask = TokenMask(np.arange(0, SIZE, 3))
+    for row in rows(kind):
+        before = row.logits.copy()
+        biased = BiasedRow(row, bias)
+        copied = FullRow(biased_logits(row.logits, bias))
+        assert biased.best() == copied.best()
+        for count in (1, 2, 40):
+            assert biased.top(count) == copied.top(count)
+        assert biased.among(mask, 5) == copied.among(mask, 5)
+        assert biased.lead(1.0) == copied.lead(1.0)
+        assert (biased.logits == copied.logits).all()
+        assert (row.logits == before).all()
+
+
+def test_more_tokens_than_there_are_is_all_of_them() -> None:
+    row = FullRow(np.array([1.0, 2.0, 3.0], np.float32))
+    assert BiasedRow(row, ((2, -5.0),)).top(10) == ([1, 0, 2], [2.0, 1.0, -2.0])
+
+
+@pytest.mark.parametrize("place", [0, 3])
+def test_a_row_that_is_not_numbers_is_noticed(place: int) -> None:
+    logits = np.zeros(SIZE, np.float32)
+    logits[place] = np.nan
+    row = BiasedRow(FullRow(logits), ((3, -100.0),))
+    with pytest.raises(LogitsError):
+        row.best()
+    with pytest.raises(LogitsError):
+        row.top(3)
