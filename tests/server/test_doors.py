@@ -176,7 +176,7 @@ def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
 
 
 def test_a_proxy_may_use_its_own_name() -> None:
-    policy = running.access("127.0.0.1", None, (), ("Chat.Example.org",), is_local=True)
+    policy = running.access(("127.0.0.1",), None, (), ("Chat.Example.org",), is_local=True)
     with serving(TurningModels, policy) as served:
         for host, status in (("chat.example.org", 200), ("localhost", 200), ("example.org", 403)):
             assert served.client.get("/health", headers={"Host": host}).status_code == status
