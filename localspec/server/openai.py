@@ -132,7 +132,8 @@ async def _answered(
     client = object()
     every = [replace(_reseeded(one, index), client=client) for one in asked for index in range(number)]
     wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-    details = await _details(service, every) if body.verbose or service.server.is_verbose else None
+    is_verbose = service.server.is_verbose if body.verbose is None else body.verbose
+    details = await _details(service, every) if is_verbose else None
     wanted = Wanted(bool(body.echo), wants_usage, bool(body.return_progress), details)
     reply = ChoicesReply(every, blocks, number, wanted, None if rounds is None else rounds.here)
 
