@@ -63,7 +63,6 @@ _OTHERWISE = {
     "test_router_remote_preset": "presets of the Hub",
     "test_router_download_model": "downloads by clients",
     "test_router_delete_model": "deletions by clients",
-    "test_rerank_usage": "the tokens of a model of the Hub",
     "test_slot_restore_legacy_token_list": "files in llama.cpp's own format",
     "test_slot_save_restore_with_image": "images",
     "test_slot_save_restore_with_two_images": "images",
