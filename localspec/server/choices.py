@@ -61,7 +61,7 @@ class ChoicesReply(SeveralAnswers):
     def first_events(self) -> Iterator[Json]:
         """Yield the first chunk of an answer."""
         if self._is_chat:
-            yield self._chunk({"role": "assistant", "content": ""})
+            yield self._chunk({"role": "assistant", "content": None})  # an empty text would begin the answer
         elif self._wanted.echoes:
             yield self._chunk({"content": self._prompts[self.at]})
 

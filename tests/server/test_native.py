@@ -73,6 +73,14 @@ def test_an_answer_tells_how_it_came_about(path: str, is_chat: bool, made_up: Se
     assert "__verbose" not in made_up.post(path, body | {"verbose": False}).json()
 
 
+def test_a_stream_of_a_chat_begins_with_its_role_and_no_text(made_up: Served) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "stream": True}
+    lines = made_up.post("/v1/chat/completions", body).text.splitlines()
+    deltas = [json.loads(line[6:])["choices"][0]["delta"] for line in lines if line.startswith("data: {")]
+    assert deltas[0] == {"role": "assistant", "content": None}
+    assert all(delta["content"] for delta in deltas[1:-1])
+
+
 def test_a_chat_tells_it_too(made_up: Served) -> None:
     asked = {"messages": [{"role": "user", "content": "Hi there"}], "max_tokens": 2, "stream": True}
     text = made_up.chat(**asked, return_progress=True).text

@@ -211,6 +211,7 @@ class ChatTemplate:
         values: dict[str, object] = {
             **empty,
             "date_string": today.strftime("%d %b %Y"),  # without which Llama 3.1 has an old one
+            "datetime": today.strftime("%b %d %Y"),  # FireFunction's; with a time, no cache would fit again
             **self._given,
             **(variables or {}),
             "add_generation_prompt": True,
