@@ -114,7 +114,7 @@ class GivenTemplate:
         return not ("{{" in self.text or "{%" in self.text)
 
     def __str__(self) -> str:
-        """Return what names it in a line for the user."""
+        """Return the name, or where the text is from."""
         return self.text if self.is_name else "of --chat-template"
 
 
