@@ -60,12 +60,9 @@ _OTHERWISE = {
     "test_mcp_proxy_custom_port": "a proxy for the page",
     "test_mcp_proxy_no_content": "a proxy for the page",
     "test_tools_builtin_file_glob_search_rejects_invalid_type": "it is refused in other words",
-    "test_metrics_disabled": "/metrics is always there",
-    "test_server_slots": "/slots is always there",
     "test_router_remote_preset": "presets of the Hub",
     "test_router_download_model": "downloads by clients",
     "test_router_delete_model": "deletions by clients",
-    "test_rerank_usage": "the tokens of a model of the Hub",
     "test_slot_restore_legacy_token_list": "files in llama.cpp's own format",
     "test_slot_save_restore_with_image": "images",
     "test_slot_save_restore_with_two_images": "images",
@@ -98,7 +95,9 @@ _ALIKE = {
     "--slot-save-path": "--slot-save-path",
     "--lora": "--lora",
     "--lora-scaled": "--lora-scaled",
+    "--chat-template": "--chat-template",
     "--chat-template-file": "--chat-template-file",
+    "--pooling": "--pooling",
     "--spec-draft-n-max": "--draft-length",
     "--spec-type": "--spec-type",
     "-ctk": "-ctk",
@@ -121,6 +120,7 @@ _WITHOUT_VALUE = {
     "--swa-full": "--swa-full",
     "--verbose": "-v",
     "--no-ui": "--no-ui",
+    "--no-slots": "--no-slots",
     "--no-models-autoload": "--no-models-autoload",
 }
 _ALL_TOOLS = "all,edit_file,write_file,run_command"  # here those that change something have to be named
@@ -131,12 +131,10 @@ _ENCODERS = {
 _ALWAYS_SO = (
     "--offline",
     "--cont-batching",
-    "--metrics",
     "--slots",
     "--kv-unified",
     "--jinja",
     "--no-jinja",
-    "--no-slots",
     "--no-mmproj",
     "--backend_sampling",
 )
@@ -175,13 +173,15 @@ def flags_for(given: Sequence[str]) -> list[str] | None:
             flags += ["-np", str(slots)]
         elif flag == "--ctx-size":
             context = int(next(left))
-        elif flag not in _ALWAYS_SO:
+        elif flag not in (*_ALWAYS_SO, "--metrics"):
             known = _with_value(flag, next(left, ""))
             if known is None:
                 return None
             flags += known
     if context:
         flags += ["-c", str(context // slots)]  # llama-server divides it among its slots
+    if "--metrics" not in given:
+        flags.append("--no-metrics")  # llama-server's default
     flags += _for_pages(given)
     return [*flags, "--models"] if is_router(flags) else flags
 
@@ -190,11 +190,7 @@ def _with_value(flag: str, value: str) -> list[str] | None:
     """Return the flags of `localspec serve` for one with a value; None if it is not offered."""
     if flag in _OTHER_VALUES:
         return _OTHER_VALUES[flag](value)
-    if flag == "--pooling" and value != "none":
-        return []  # it is the model's own
-    if flag not in _ALIKE or (flag == "--host" and "," in value):
-        return None
-    return [_ALIKE[flag], value]
+    return [_ALIKE[flag], value] if flag in _ALIKE else None
 
 
 def is_router(flags: Sequence[str]) -> bool:
@@ -298,6 +294,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         otherwise = next((_OTHERWISE[name] for name in names if name in _OTHERWISE), "")
         if job := _OTHER_JOBS.get(item.path.name) or otherwise:
             item.add_marker(pytest.mark.skip(reason=f"not claimed: {job}"))
+        elif item.name.startswith(_ELSEWHERE):
+            item.add_marker(
+                pytest.mark.skip(reason="not claimed: tools that run in containers or through ssh")
+            )
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -20,6 +20,7 @@ from localspec.models.names import stem_of
 from localspec.models.pair_files import local_file
 from localspec.models.pair_request import ModelChoice, PairRequest
 from localspec.storage.config import NamedPair
+from localspec.types.models import Pooling
 
 EncoderKind = Literal["embeddings", "rerank"]
 """What a model is for that writes no text."""
@@ -46,6 +47,7 @@ class OfferedEncoder:
     path: Path
     kind: EncoderKind = "embeddings"
     is_listed: bool = True
+    pooling: Pooling | None = None  # of embeddings; None: the file's own
 
 
 Offered = OfferedPair | OfferedEncoder
@@ -130,12 +132,12 @@ def _on_disk(request: PairRequest, sources: ModelSources, first: Path | None) ->
             yield OfferedPair(model.name, chosen, finds_draft=True, is_listed=is_listed)
 
 
-def encoder(path: Path, kind: EncoderKind) -> OfferedEncoder:
+def encoder(path: Path, kind: EncoderKind, pooling: Pooling | None = None) -> OfferedEncoder:
     """Return a model that writes no text by its file; raises UserError if it cannot be used for that."""
     header = read_model(path)
     if kind == "rerank" and not is_reranker(header):
         raise UserError(f"{header.name} has no head that ranks documents", "choose a reranking model")
-    return OfferedEncoder(header.name, path, kind)
+    return OfferedEncoder(header.name, path, kind, pooling=pooling if kind == "embeddings" else None)
 
 
 def encoder_kind(header: Header) -> EncoderKind | None:

@@ -234,9 +234,9 @@ class AttachedOpener:
 def _without_template(words: Sequence[str]) -> list[str]:
     """Return the words of a command line without the chat template that they name."""
     kept = list[str]()
-    flag = "--chat-template-file"
+    flags = ("--chat-template-file", "--chat-template")
     for before, word in zip(("", *words), words, strict=False):
-        if word.partition("=")[0] != flag and before != flag:
+        if word.partition("=")[0] not in flags and before not in flags:
             kept.append(word)
     return kept
 

@@ -41,7 +41,7 @@ from localspec.llama.overrides import all_overrides
 from localspec.models.heads import kind_of_draft
 from localspec.storage.paths import expanded
 from localspec.types.events import Summary
-from localspec.types.models import ModelOptions
+from localspec.types.models import GivenTemplate, ModelOptions
 from localspec.types.request import Request
 from localspec.values import read
 
@@ -274,11 +274,18 @@ def target_flags(options: ModelOptions) -> list[Flag]:
         ("--cache-type-v", options.kv_type_v),
         ("--flash-attn", {None: "", True: "on", False: "off"}[options.flash_attention]),
         ("--load-mode", "" if options.mmap else "none"),
-        ("--chat-template-file", expanded(options.chat_template).absolute() if options.chat_template else ""),
+        _template_flag(options.chat_template),
     )
     windows = [("--swa-full", "")] if options.swa_full else []
     adapters = [("--lora-scaled", f"{adapter.path}:{adapter.scale:g}") for adapter in options.adapters]
     return [*((flag, str(value)) for flag, value in found if value), *windows, *adapters]
+
+
+def _template_flag(template: Path | GivenTemplate | None) -> tuple[str, object]:
+    """Return the flag of a chat template, and its value, empty without one."""
+    if isinstance(template, GivenTemplate):
+        return "--chat-template", template.text
+    return "--chat-template-file", expanded(template).absolute() if template else ""
 
 
 def draft_flags(target: ModelOptions, draft: ModelOptions, threads: int) -> list[Flag]:

@@ -41,6 +41,7 @@ from localspec.cli.shared.tool_flags import ToolsOfFlags, add_tool_flags
 from localspec.errors import EngineError, UserError
 from localspec.inference.interface import OpenModels, QuickChooser
 from localspec.types.events import Finished, GenerationEvent
+from localspec.types.models import GivenTemplate
 from localspec.types.request import Message
 
 MIN_LIMIT_S = 2.0  # for measuring after the answer, once a day for a pair of models
@@ -157,10 +158,12 @@ def _check_combinations(args: argparse.Namespace, system: str) -> None:
         raise UserError("the question is given twice: with -p and without", "use only one of them")
     if args.no_chat and system:
         raise UserError("--no-chat continues a text, which has no system prompt", "leave out -sys and -sysf")
-    template = args.chat_template not in (None, "own")
-    for given, flag in ((args.chat_template_kwargs, "kwargs"), (template, "file")):
+    template = args.chat_template
+    flag = "--chat-template" if isinstance(template, GivenTemplate) else "--chat-template-file"
+    flags = ((args.chat_template_kwargs, "--chat-template-kwargs"), (template not in (None, "own"), flag))
+    for given, name in flags:
         if args.no_chat and given:
-            raise UserError("--no-chat uses no chat template", f"leave out --chat-template-{flag}")
+            raise UserError("--no-chat uses no chat template", f"leave out {name}")
     if args.tools is not None and (args.no_chat or _wants_form(args)):
         raise UserError(
             "--tools cannot be combined with --no-chat, a schema or a grammar",

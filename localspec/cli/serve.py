@@ -24,6 +24,7 @@ from localspec.cli.shared.arguments import (
     SERVER_PORT,
     Parser,
     add_model_flags,
+    add_pooling_flag,
     add_prompt_flags,
     add_sampling_flags,
     add_speculation_flags,
@@ -57,6 +58,11 @@ if TYPE_CHECKING:
     from localspec.storage.profiles import Profile
 
 _SHOWN = 12  # names of models
+_SHOWN_BY_DEFAULT = {
+    "ui": "show a page at the address itself (yes)",
+    "slots": "tell at /slots what is being answered (yes)",
+    "metrics": "tell figures at /metrics, for Prometheus and for the page (yes)",
+}
 
 
 def parser() -> Parser:
@@ -68,7 +74,8 @@ def parser() -> Parser:
         "colon: NAME:coding. Flags set the defaults of requests.",
     )
     add = result.add_argument_group("server").add_argument
-    add("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen at (127.0.0.1)")
+    about = "address to listen at, or several with commas: 127.0.0.1,::1 (127.0.0.1)"
+    add("--host", type=addresses, default=("127.0.0.1",), metavar="ADDRESS", help=about)
     about = f"port ({SERVER_PORT}; 0 takes a free one)"
     add("--port", type=whole(0, 65535), default=SERVER_PORT, metavar="N", help=about)
     about = f"API key that clients must send; prefer {KEY_VARIABLE}, which other users cannot see"
@@ -80,6 +87,7 @@ def parser() -> Parser:
     add("--share", choices=("on", "off"), default="on", help=about)
     about = "model for /v1/embeddings: a GGUF file, or a name from `localspec models`"
     add("--embeddings", metavar="FILE", help=about)
+    add_pooling_flag(add)
     about = "model for /v1/rerank, which orders documents by a query: a file or a name, as above"
     add("--rerank", "--reranking", metavar="FILE", help=about)
     about = "let clients use these MCP servers, or single tools of them: time,git.git_log; they run unasked"
@@ -102,12 +110,8 @@ def parser() -> Parser:
     add("--cache-disk", type=file_size, metavar="SIZE", help=about)
     about = "folder for conversations that clients save and restore by POST /slots/N?action=save"
     add("--slot-save-path", metavar="FOLDER", help=about)
-    add(
-        "--ui",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="show a page at the address itself (yes)",
-    )
+    for what, about in _SHOWN_BY_DEFAULT.items():
+        add(f"--{what}", action=argparse.BooleanOptionalAction, default=True, help=about)
     about = (
         "used by --host on the other machine: reads the key from the first line of standard input, and ends "
     )
@@ -179,9 +183,9 @@ def main(argv: Sequence[str]) -> int:
 
     doors = _doors(args, is_local=is_local)
     kit = _kit(args)
-    server = ServerSettings(
-        usual, asked, say, kit=kit, slots=_slot_folder(args.slot_save_path), shows_page=args.ui
-    )
+    hidden = frozenset(what for what in _SHOWN_BY_DEFAULT if not getattr(args, what))
+    slots = _slot_folder(args.slot_save_path)
+    server = ServerSettings(usual, asked, say, kit=kit, slots=slots, hidden=hidden, is_verbose=args.verbose)
     settings = _pair_settings(args, request, server, shares=names_models)
     others = named_offers(encoders, settings, by_name)
     if names_models:
@@ -192,7 +196,7 @@ def main(argv: Sequence[str]) -> int:
         offer = ChatOffer(first, settings, by_name, tuple(by_name))
         models = ServedModels([offer, *others], server, RouterSettings(idle_s=args.idle))
     with (
-        running.listen(args.host, args.port) as listener,
+        running.listen(args.host, args.port) as listeners,
         nullcontext() if kit is None else closing(kit),
         closing(models),
     ):
@@ -206,9 +210,9 @@ def main(argv: Sequence[str]) -> int:
             _open_encoder(models, model)
         if pairs or args.models_preset:
             _tell_missing(models)
-        _tell_address(listener, models)
+        _tell_address(listeners, models)
         with suppress(KeyboardInterrupt, SystemExit), exit_on_signals():
-            running.run(models, doors, listener)
+            running.run(models, doors, listeners)
     return SUCCESS
 
 
@@ -244,12 +248,15 @@ def _router_settings(args: argparse.Namespace, catalogue: ServedCatalogue) -> Ro
 
 def _encoders(args: argparse.Namespace) -> list[OfferedEncoder]:
     """Return the models of --embeddings and --rerank, whose mistakes show early; raises UserError."""
+    if args.pooling is not None and args.embeddings is None and args.models_preset is None:
+        hint = "name it: --embeddings FILE"
+        raise UserError("--pooling is for an embedding model, and there is none", hint)
     kinds: tuple[tuple[EncoderKind, str | None], ...] = (
         ("embeddings", args.embeddings),
         ("rerank", args.rerank),
     )
     paths = [(kind, local_file(named, opening.TERMINAL)) for kind, named in kinds if named is not None]
-    return [encoder(path, kind) for kind, path in paths]
+    return [encoder(path, kind, args.pooling) for kind, path in paths]
 
 
 def _profiles(usual: str) -> dict[str, Profile]:
@@ -298,6 +305,14 @@ def _doors(args: argparse.Namespace, *, is_local: bool) -> AccessPolicy:
     origins = (*args.allow_origin, *args.cors_origins)
     pages = CrossOrigin(args.cors_methods or (ANY,), args.cors_headers or (ANY,), args.cors_credentials)
     return access(args.host, args.api_key, origins, args.allow_host, pages, is_local=is_local)
+
+
+def addresses(text: str) -> tuple[str, ...]:
+    """Return the addresses to listen at, each once, of a list with commas."""
+    found = tuple(dict.fromkeys(part.removeprefix("[").removesuffix("]") for part in listed(text)))
+    if not found:
+        raise argparse.ArgumentTypeError("no address")
+    return found
 
 
 def listed(text: str) -> tuple[str, ...]:
@@ -408,14 +423,21 @@ def _tell_pair(models: SharedModels) -> None:
     say(f"KV caches of other conversations: up to {memory(saved.limit)}{on_disk}; see /props")
 
 
-def _tell_address(listener: socket.socket, models: ServedModels) -> None:
+def _tell_address(listeners: Sequence[socket.socket], models: ServedModels) -> None:
     from localspec.inference.remote import READY
 
-    host, port = listener.getsockname()[:2]
     names = [name for model in models.all if model.offer.is_listed for name in model.offer.ids]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     say(f"models for clients: {', '.join(names[:_SHOWN])}{more}")
-    say(f"{READY}http://{f'[{host}]' if ':' in host else host}:{port}/v1; Ctrl+C ends it")
+    first, *others = map(_url, listeners)
+    for url in others:
+        say(f"also at {url}/v1")
+    say(f"{READY}{first}/v1; Ctrl+C ends it")
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _context_line(target: ModelInfo) -> str:
@@ -425,18 +447,22 @@ def _context_line(target: ModelInfo) -> str:
 
 def _check_safe(args: argparse.Namespace) -> bool:
     """Return whether only this machine can ask; raises UserError where others could without a key."""
-    host: str = args.host
     key: str | None = args.api_key
-    is_local = host == "localhost"
-    with suppress(ValueError):
-        is_local = is_local or ip_address(host).is_loopback
-    if not is_local and not key:
+    elsewhere = [host for host in args.host if not _is_local(host)]
+    if elsewhere and not key:
         raise UserError(
-            f"--host {host} accepts other machines and needs an API key",
+            f"--host {elsewhere[0]} accepts other machines and needs an API key",
             f"set {KEY_VARIABLE} or add --api-key KEY, or leave out --host",
         )
     if key is not None and not (key.isascii() and key.isprintable() and key):
         raise UserError(
             "the API key contains a character that HTTP headers do not allow", "use letters and digits only"
         )
-    return is_local
+    return not elsewhere
+
+
+def _is_local(host: str) -> bool:
+    """Return whether only this machine can ask at an address."""
+    with suppress(ValueError):
+        return ip_address(host).is_loopback
+    return host == "localhost"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from localspec.child_process import Child, ChildEndedError, pickled, take_pipes
 from localspec.errors import EngineDied, LocalSpecError
-from localspec.types.models import ModelInfo, ModelOptions
+from localspec.types.models import ModelInfo, ModelOptions, Pooling
 
 if TYPE_CHECKING:
     from localspec.llama.embedding import Embedding
@@ -30,6 +30,7 @@ class _Opening:
 
     options: ModelOptions
     job: Job
+    pooling: Pooling | None = None  # of embeddings
 
 
 class Encoder:
@@ -37,9 +38,10 @@ class Encoder:
 
     job: Job
 
-    def __init__(self, options: ModelOptions) -> None:
-        """Open it; raises UserError and EngineError."""
-        self._options = options
+    def __init__(self, options: ModelOptions, pooling: Pooling | None = None) -> None:
+        """Open it, for embeddings with another pooling than the file's; raises UserError and EngineError."""
+        self._opening = _Opening(options, self.job, pooling)
+        self.pooling = pooling
         self._lock = threading.Lock()
         self._child, self.info = self._started()
 
@@ -60,7 +62,7 @@ class Encoder:
     def _started(self) -> tuple[Child[object], ModelInfo]:
         child = Child(_CODE, f"the process for {self.job}", pickled)
         try:
-            return child, cast(ModelInfo, self._asked(child, _Opening(self._options, self.job)))
+            return child, cast(ModelInfo, self._asked(child, self._opening))
         except BaseException:
             child.end()
             raise
@@ -122,5 +124,5 @@ def _opened(opening: _Opening) -> tuple[Callable[[Any], object], object]:
         return lambda texts: ranking.score(*texts), ranking.info
     from localspec.llama.embedding import open_embedding_model
 
-    model = open_embedding_model(opening.options)
+    model = open_embedding_model(opening.options, opening.pooling)
     return model.embed, model.info

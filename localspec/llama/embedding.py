@@ -1,4 +1,7 @@
-"""Embeddings: the vector of a text, by a model that was made for it, or the mean of any model's states."""
+"""Embeddings: the vector of a text, by a model that was made for it, or the mean of any model's states.
+
+Unpooled, they are the states themselves, one for each token.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +14,38 @@ from numpy.typing import NDArray
 from localspec.errors import UserError
 from localspec.llama.library import native
 from localspec.llama.model import Model
-from localspec.llama.pooling import MEAN, NONE, RANK, PoolingContext
-from localspec.types.models import ModelInfo, ModelOptions
+from localspec.llama.pooling import MEAN, NONE, NUMBERS, RANK, PoolingContext
+from localspec.types.models import ModelInfo, ModelOptions, Pooling
 
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """The vector of a text, of length 1, float32; `tokens` is the number that was read."""
+    """The vector of a text, of length 1, float32; `tokens` is the number that was read.
 
-    vector: NDArray[np.float32]
+    Of a model that does not pool, `vectors` has one for each token, as it comes.
+    """
+
+    vectors: NDArray[np.float32]
     tokens: int
+
+    @property
+    def vector(self) -> NDArray[np.float32]:
+        """Return the vector of the text."""
+        first: NDArray[np.float32] = self.vectors[0]
+        return first
 
 
 class EmbeddingModel:
     """An open model that reads one text at a time, so that no vector depends on its company."""
 
-    def __init__(self, model: Model) -> None:
-        """Make its context; raises UserError for a model that ranks, and EngineError."""
+    def __init__(self, model: Model, pooling: Pooling | None = None) -> None:
+        """Make its context, with the file's pooling unless one is given.
+
+        Raises UserError for a model that ranks, and EngineError.
+        """
         self._model = model
-        self._context = PoolingContext(model)
-        if self._context.pooling == NONE:
+        self._context = PoolingContext(model, None if pooling is None else NUMBERS[pooling])
+        if self._context.pooling == NONE and pooling is None:
             self._context.close()
             self._context = PoolingContext(model, MEAN)
         if self._context.pooling == RANK:
@@ -62,9 +77,11 @@ class EmbeddingModel:
             )
         if not all(0 <= token < vocabulary.size for token in tokens):
             raise UserError(f"there is no token outside of 0 to {vocabulary.size - 1:,}", "send the text")
+        if self._context.pooling == NONE:
+            return Embedding(self._context.read_each(tokens, self._width), len(tokens))
         vector = self._context.read(tokens, self._width)
         length = float(np.linalg.norm(vector))
-        return Embedding(vector / length if length else vector, len(tokens))
+        return Embedding((vector / length if length else vector)[None], len(tokens))
 
     def _joined(self, parts: Sequence[int | str]) -> list[int]:
         tokens = list[int]()
@@ -78,11 +95,11 @@ class EmbeddingModel:
         self._model.close()
 
 
-def open_embedding_model(options: ModelOptions) -> EmbeddingModel:
+def open_embedding_model(options: ModelOptions, pooling: Pooling | None = None) -> EmbeddingModel:
     """Open a file for embeddings; raises what `Model.open` raises, and UserError for a model that ranks."""
     model = Model.open(options, embeds=True)
     try:
-        return EmbeddingModel(model)
+        return EmbeddingModel(model, pooling)
     except BaseException:
         model.close()
         raise

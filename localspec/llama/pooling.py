@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +12,18 @@ from numpy.typing import NDArray
 from localspec.errors import EngineError
 from localspec.llama import library
 from localspec.llama.context import context_parameters
-from localspec.llama.library import native
+from localspec.llama.library import Native, native
 from localspec.llama.model import Model
+from localspec.types.models import Pooling
 
 LONGEST = 8192  # tokens of a text, unless the model was trained for fewer
 # llama.h, enum llama_pooling_type
 NONE = 0
 MEAN = 1
+CLS = 2
+LAST = 3
 RANK = 4
+NUMBERS: Mapping[Pooling, int] = {"none": NONE, "mean": MEAN, "cls": CLS, "last": LAST}
 
 
 class PoolingContext:
@@ -40,18 +44,28 @@ class PoolingContext:
 
     def read(self, tokens: Sequence[int], width: int) -> NDArray[np.float32]:
         """Return the vector of a text of at most `size` tokens; raises EngineError."""
+        self._compute(tokens)
+        return self._vectors(native().llama_get_embeddings_seq(self._pointer, 0), (width,))
+
+    def read_each(self, tokens: Sequence[int], width: int) -> NDArray[np.float32]:
+        """Return a vector for each token of a text, where nothing is pooled; raises EngineError."""
+        self._compute(tokens)
+        return self._vectors(native().llama_get_embeddings(self._pointer), (len(tokens), width))
+
+    def _compute(self, tokens: Sequence[int]) -> None:
         api = native()
         api.llama_memory_clear(api.llama_get_memory(self._pointer), True)
         ids = (ctypes.c_int32 * len(tokens))(*tokens)  # which the batch only points to
         if (code := self._call(self._pointer, api.llama_batch_get_one(ids, len(tokens)))) != 0:
             raise EngineError(f"llama.cpp could not read a text of {len(tokens):,} tokens (code {code})")
-        found = api.llama_get_embeddings_seq(self._pointer, 0)
+
+    def _vectors(self, found: Native, shape: tuple[int, ...]) -> NDArray[np.float32]:
         if not found:
             raise EngineError(f"llama.cpp gave nothing for a text with {self._model.name}")
-        vector = np.ctypeslib.as_array(found, (width,)).astype(np.float32)
-        if not np.isfinite(vector).all():
+        vectors = np.ctypeslib.as_array(found, shape).astype(np.float32)
+        if not np.isfinite(vectors).all():
             raise EngineError(f"{self._model.name} gave for a text what is no number")
-        return vector
+        return vectors
 
     def close(self) -> None:
         """Free it; a second call does nothing."""

@@ -12,7 +12,7 @@ from localspec.gguf import check_adapter_file, read_header
 from localspec.models.default_pair import default_pair, on_this_computer
 from localspec.models.names import Reference, file_named
 from localspec.models.pair_request import ModelRequest, PairRequest
-from localspec.types.models import FLOAT_TYPES
+from localspec.types.models import FLOAT_TYPES, GivenTemplate
 from localspec.types.request import Mode
 
 _DRAFT_FLAGS = {
@@ -40,12 +40,12 @@ class ModelSource(Protocol):
 class PairFiles:
     """The files to open; the target's file as draft means the head in it.
 
-    `chat_template` is a file that replaces the target's template. `notes` are for the user.
+    `chat_template` replaces the target's template; a path is its file. `notes` are for the user.
     """
 
     target: Path
     draft: Path | None = None
-    chat_template: Path | None = None
+    chat_template: Path | GivenTemplate | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -70,13 +70,13 @@ def _check_adapters(request: PairRequest, target: Path) -> None:
         check_adapter_file(adapter.path, read_header(target).architecture)
 
 
-def read_chat_template(path: Path | None) -> Path | None:
-    """Return the file of a chat template after checking that it contains text; raises `UserError`."""
-    if path is not None:
+def read_chat_template(given: Path | GivenTemplate | None) -> Path | GivenTemplate | None:
+    """Return a chat template after checking that it has a text, or is known; raises `UserError`."""
+    if given is not None:
         from localspec.llama.template.template_file import read_template  # and what starts processes: 10 ms
 
-        read_template(path)
-    return path
+        read_template(given)
+    return given
 
 
 def _check_request(request: PairRequest) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from localspec.models.names import Reference
-from localspec.types.models import Adapter, KvType, SplitMode, TensorOverride
+from localspec.types.models import Adapter, GivenTemplate, KvType, SplitMode, TensorOverride
 from localspec.types.request import Mode
 
 DraftKind = Literal["draft-simple", "draft-mtp", "draft-eagle3"]
@@ -67,7 +67,7 @@ class PairRequest:
     file: str | None = None
     draft_kind: DraftKind | None = None
     own_head: bool = True
-    chat_template: Path | Literal["own"] | None = None
+    chat_template: Path | GivenTemplate | Literal["own"] | None = None
     mode: Mode | None = None
     draft_length: int | None = None
     max_fan_out: int = USUAL_FAN_OUT

@@ -269,6 +269,8 @@ _METRICS = (
 
 
 async def _metrics(models: ServedModels, _request: Request) -> Response:
+    if "metrics" in models.hidden:
+        raise HTTPException(501, "the figures are turned off (--no-metrics)")
     text = "".join(metric.lines(models) for metric in _METRICS)
     reply = PlainTextResponse(text, media_type="text/plain; version=0.0.4")
     # Starlette would spell it in small letters, and some clients compare them.
@@ -282,7 +284,7 @@ async def _not_offered(_models: ServedModels, request: Request) -> Response:
 
 
 async def _page(models: ServedModels, _request: Request) -> Response:
-    if not models.shows_page:
+    if "ui" in models.hidden:
         raise HTTPException(404, "the page is turned off (--no-ui)")
     headers = {"Content-Security-Policy": _NOTHING_FROM_ELSEWHERE}
     return HTMLResponse(_PAGE.read_text(encoding="utf-8"), headers=headers)

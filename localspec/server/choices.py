@@ -19,11 +19,15 @@ from localspec.types.events import PromptProgress, TokenScore
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a reply holds besides its answers: the prompt of a text, the usage and the reading in a stream."""
+    """What a reply holds besides its answers: the prompt of a text, the usage and the reading in a stream.
+
+    `details` returns how the answer of a number came about, in llama-server's words.
+    """
 
     echoes: bool = False
     usage: bool = False
     progress: bool = False
+    details: Callable[[int, BlockStream], Json] | None = None
 
 
 class ChoicesReply(SeveralAnswers):
@@ -57,7 +61,7 @@ class ChoicesReply(SeveralAnswers):
     def first_events(self) -> Iterator[Json]:
         """Yield the first chunk of an answer."""
         if self._is_chat:
-            yield self._chunk({"role": "assistant", "content": ""})
+            yield self._chunk({"role": "assistant", "content": None})  # an empty text would begin the answer
         elif self._wanted.echoes:
             yield self._chunk({"content": self._prompts[self.at]})
 
@@ -78,7 +82,7 @@ class ChoicesReply(SeveralAnswers):
     def last_events(self) -> Iterator[Json]:
         """Yield the last chunk of an answer, and the usage after the last answer."""
         blocks = self.blocks
-        told = _timings(blocks) | warned(blocks.warnings)
+        told = _timings(blocks) | warned(blocks.warnings) | self._detailed(self.at, blocks)
         yield self._chunk({}, blocks.new_scores(), blocks.reason) | told
         if self._wanted.usage and all(each.finished is not None for each in self.every):
             yield {**self._head, "choices": [], "usage": self._usage(), **_timings(blocks)}
@@ -89,7 +93,11 @@ class ChoicesReply(SeveralAnswers):
         choices = [self._choice(number, blocks) for number, blocks in enumerate(self.every)]
         warnings = [*dict.fromkeys(line for blocks in self.every for line in blocks.warnings)]
         told = {"usage": self._usage(), **_timings(self.every[-1]), **warned(warnings)}
-        return {**head, "choices": choices, **told}
+        return {**head, "choices": choices, **told, **self._detailed(len(choices) - 1, self.every[-1])}
+
+    def _detailed(self, number: int, blocks: BlockStream) -> Json:
+        details = self._wanted.details
+        return {} if details is None else {"__verbose": details(number, blocks)}
 
     def _choice(self, number: int, blocks: BlockStream) -> Json:
         scores = self._scored(blocks.scores)

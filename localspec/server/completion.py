@@ -10,10 +10,11 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localspec.app.answer_json import Json, finite, timings
-from localspec.server.blocks import BlockEvent, BlockStream, prompt_progress, warned
+from localspec.app.answer_json import Json
+from localspec.server.blocks import BlockEvent, BlockStream, prompt_progress
 from localspec.server.exchange import read, read_json
 from localspec.server.messages import an_object
+from localspec.server.native import native_answer
 from localspec.server.openai import (
     Body,
     answer_of,
@@ -29,8 +30,6 @@ from localspec.server.several import SeveralAnswers
 from localspec.types.events import PromptProgress, TokenScore
 from localspec.types.request import Infill
 from localspec.types.request import Request as GenerationRequest
-
-_STOPS = {"stop": "eos", "length": "limit", "context": "limit"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,29 +157,10 @@ class _Reply(SeveralAnswers):
         return {path: value[0] for path, value in values.items() if value}
 
     def _told(self, number: int, blocks: BlockStream) -> Json:
-        assert blocks.finished is not None
-        finished = blocks.finished
-        summary = blocks.finished.summary
-        text = blocks.text("text")
         asked = self._asked[number]
-        return {
-            **self._head(number),
-            "id_slot": finished.slot,
-            "generation_settings": self._service.settings(asked),
-            "prompt": asked.overrides.answer.prompt,
-            "content": text,
-            **self._scored(blocks.scores),
-            "stop": True,
-            "stop_type": "word" if finished.stop_string else _STOPS.get(finished.reason, "none"),
-            "stopping_word": finished.stop_string or "",
-            "has_new_line": "\n" in text,
-            "truncated": False,
-            "tokens_predicted": summary.tokens,
-            "tokens_evaluated": summary.prompt_tokens,
-            "tokens_cached": summary.cached_tokens,
-            "timings": finite(timings(summary)),
-            **warned(blocks.warnings),
-        }
+        prompt = asked.overrides.answer.prompt
+        assert isinstance(prompt, str)
+        return native_answer(self._service, asked, blocks, number, prompt) | self._scored(blocks.scores)
 
     def _scored(self, scores: Sequence[TokenScore]) -> Json:
         """Return tokens and their probabilities, as far as they were asked for."""

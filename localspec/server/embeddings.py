@@ -56,6 +56,9 @@ class _Embedded:
 
 
 async def _embeddings(service: EncoderService[Embedder], request: Request) -> Response:
+    if service.encoder.pooling == "none" and not request.url.path.startswith("/v1/"):
+        return await _native(service, request)  # llama-server's meaning of that path
+    _check_pools(service, request)
     body, embedded = await _embedded(service, request)
     data = [
         {"object": "embedding", "index": at, "embedding": _vector(each, body.encoding_format)}
@@ -66,14 +69,15 @@ async def _embeddings(service: EncoderService[Embedder], request: Request) -> Re
 
 
 async def _native(service: EncoderService[Embedder], request: Request) -> Response:
-    """Answer as llama-server does at its own path: a list of vectors for each text."""
+    """Answer as llama-server does at its own path: a list of vectors for each text, or for its tokens."""
     _, embedded = await _embedded(service, request)
     return JSONResponse(
-        [{"index": at, "embedding": [_vector(each)]} for at, each in enumerate(embedded.found)]
+        [{"index": at, "embedding": each.vectors.tolist()} for at, each in enumerate(embedded.found)]
     )
 
 
 async def _ollama(service: EncoderService[Embedder], request: Request) -> Response:
+    _check_pools(service, request)
     _, embedded = await _embedded(service, request)
     vectors = [_vector(each) for each in embedded.found]
     return JSONResponse(
@@ -82,8 +86,16 @@ async def _ollama(service: EncoderService[Embedder], request: Request) -> Respon
 
 
 async def _old_ollama(service: EncoderService[Embedder], request: Request) -> Response:
+    _check_pools(service, request)
     _, embedded = await _embedded(service, request)
     return JSONResponse({"embedding": _vector(embedded.found[0])})
+
+
+def _check_pools(service: EncoderService[Embedder], request: Request) -> None:
+    """Raise UserError where a path has one vector for a text, and the model one for each token."""
+    if service.encoder.pooling == "none":
+        problem = f"{request.url.path} has one vector for each text, and --pooling none one for each token"
+        raise UserError(problem, "ask at /embedding, or start the server without it")
 
 
 async def _embedded(service: EncoderService[Embedder], request: Request) -> tuple[EmbeddingBody, _Embedded]:
@@ -91,13 +103,13 @@ async def _embedded(service: EncoderService[Embedder], request: Request) -> tupl
     body = read(EmbeddingBody, await read_json(request))
     embedder = service.encoder
     texts = _texts(body.given)
-    if body.embd_normalize != 2:
+    if body.embd_normalize != 2 and embedder.pooling != "none":
         raise UserError("embd_normalize is offered as 2 alone: vectors have a length of 1", "leave it out")
     began = time.monotonic()
     found = await unless_gone(request, _each(embedder, texts))
     embedded = _Embedded(service.name, found)
     service.count(len(texts), embedded.tokens, time.monotonic() - began)
-    width = len(found[0].vector)
+    width = found[0].vectors.shape[1]
     if body.dimensions not in (None, width):
         raise UserError(
             f"dimensions is {body.dimensions}, but the model's vectors have {width}", "leave it out"

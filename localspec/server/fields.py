@@ -101,6 +101,9 @@ def in_known_words(value: object) -> object:
         return value
     body: Json = dict(value)
     if body.pop("continue_final_message", None) is True:  # vLLM's word for what is always done here
+        if body.get("add_generation_prompt") is True:
+            problem = "add_generation_prompt and continue_final_message cannot both be true"
+            raise UserError(problem, "send only one of them")
         body.pop("add_generation_prompt", None)
     refuse(body, _NOT_OFFERED)
     for alias, name in _ALIASES.items():

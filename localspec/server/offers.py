@@ -34,7 +34,7 @@ from localspec.server.served import Kind, ModelDescription, OfferedModel, OnProg
 from localspec.server.service import ChatService, EncoderService, ServerSettings
 from localspec.storage.profiles import Profile
 from localspec.thinking_tags import THINKING_TAGS
-from localspec.types.models import ModelInfo, ModelOptions
+from localspec.types.models import GivenTemplate, ModelInfo, ModelOptions, Pooling
 
 if TYPE_CHECKING:
     from localspec.app.opener import OnLog
@@ -129,6 +129,7 @@ class EncoderOffer:
     aliases: tuple[str, ...] = ()
     is_listed: bool = True
     kind: EncoderKind = "embeddings"
+    pooling: Pooling | None = None
     totals: Counter[str] = field(default_factory=Counter)  # of the server
 
     @property
@@ -155,7 +156,7 @@ class EncoderOffer:
         """Open the model."""
         options = ModelOptions(path=self.path, gpu_layers=0, threads=self.threads)
         opens = Reranker if self.kind == "rerank" else Embedder
-        return EncoderService(self.name, opens(options), self.totals)
+        return EncoderService(self.name, opens(options, self.pooling), self.totals)
 
 
 def named_offers(
@@ -169,7 +170,7 @@ def named_offers(
     for each in offered:
         if isinstance(each, OfferedEncoder):
             encoder = EncoderOffer(each.name, each.path, settings.threads, totals=settings.server.totals)
-            found.append(replace(encoder, kind=each.kind, is_listed=each.is_listed))
+            found.append(replace(encoder, kind=each.kind, is_listed=each.is_listed, pooling=each.pooling))
             continue
         called = [_called(name, profiles, settings.server.usual) for name in (each.name, *each.aliases)]
         by_name = dict(zip(profiles, called[0], strict=True))
@@ -198,7 +199,7 @@ def _called(name: str, profiles: Mapping[str, Profile], usual: str) -> list[Prof
 
 
 @lru_cache(256)
-def described(target: Path, draft: Path | None, template: Path | None) -> ModelDescription:
+def described(target: Path, draft: Path | None, template: Path | GivenTemplate | None) -> ModelDescription:
     """Describe a pair by its files; raises UserError."""
     text = read_model(target).text("tokenizer.chat_template") if template is None else read_template(template)
     thinks = THINKING in text or any(tags.opening in text for tags in THINKING_TAGS)

@@ -36,6 +36,7 @@ from localspec.server.choices import ChoicesReply, Wanted
 from localspec.server.exchange import read, read_json
 from localspec.server.fields import in_known_words
 from localspec.server.messages import ChatMessage, an_object, conversation, objects
+from localspec.server.native import native_answer
 from localspec.server.queue import QueuedRequest
 from localspec.server.schemas import NO_SCHEMAS, ReplySchemas
 from localspec.server.service import LLAMA_NAMES, ChatService, Protocol
@@ -131,7 +132,9 @@ async def _answered(
     client = object()
     every = [replace(_reseeded(one, index), client=client) for one in asked for index in range(number)]
     wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-    wanted = Wanted(bool(body.echo), wants_usage, bool(body.return_progress))
+    is_verbose = service.server.is_verbose if body.verbose is None else body.verbose
+    details = await _details(service, every) if is_verbose else None
+    wanted = Wanted(bool(body.echo), wants_usage, bool(body.return_progress), details)
     reply = ChoicesReply(every, blocks, number, wanted, None if rounds is None else rounds.here)
 
     def answer(which: int) -> AsyncGenerator[ReplyEvent]:
@@ -141,6 +144,16 @@ async def _answered(
     at_once = service.queue.at_once
     events = reply.events_of_all(answer, number, at_once, streams=streams)
     return await reply.send(request, events, streams=streams)
+
+
+async def _details(
+    service: ChatService, every: Sequence[QueuedRequest]
+) -> Callable[[int, BlockStream], Json]:
+    """Return a function that tells how the answer of a number came about, with its prompt."""
+    answers = [asked.overrides.answer for asked in every]
+    render = service.queue.models.render
+    prompts = [await asyncio.to_thread(render, answer) for answer in answers]
+    return lambda number, blocks: native_answer(service, every[number], blocks, number, prompts[number])
 
 
 def _reseeded(asked: QueuedRequest, index: int) -> QueuedRequest:
@@ -210,6 +223,7 @@ class Body:
     thinking_budget: ThinkingBudget | None = None
     prompt_cache_retention: str | None = None
     return_progress: bool | None = None  # llama-server's, in a stream
+    verbose: bool | None = None  # llama-server's: how the answer came about
     echo: bool | None = None  # of a bare text, as is the next
     suffix: str | None = None
     id_slot: Annotated[int, Range(-1, 2**31 - 1)] | None = None  # llama-server's; -1: any

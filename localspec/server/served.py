@@ -185,7 +185,7 @@ class ServedModels:
         self.server = server
         self.report = server.report
         self.totals = server.totals
-        self.shows_page = server.shows_page
+        self.hidden = server.hidden
         self.settings = settings or RouterSettings()
         self._removed: list[ServedModel] = []  # from the list, while they close
         self._by_name = _by_name(self.all)

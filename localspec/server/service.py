@@ -53,7 +53,8 @@ class ServerSettings:
     warned: set[str] = field(default_factory=set)
     kit: ToolKit | None = None  # of tools that clients may use
     slots: Path | None = None  # the folder of saved slots
-    shows_page: bool = True
+    hidden: frozenset[str] = frozenset()  # of what shows the server: ui, slots, metrics
+    is_verbose: bool = False  # replies say how they came about
 
     def log(self, line: str) -> None:
         """Log a line, after the time."""

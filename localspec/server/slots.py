@@ -35,6 +35,8 @@ class SlotBody:
 
 async def _slots(models: ServedModels, request: Request) -> Response:
     """Return a slot for each answer that may be interleaved."""
+    if "slots" in models.hidden:
+        raise HTTPException(501, "the slots are turned off (--no-slots)")
     service = models.find(request.query_params.get("model"), "chat").opened
     if not isinstance(service, ChatService):
         return JSONResponse([])

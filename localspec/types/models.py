@@ -9,6 +9,8 @@ from typing import Literal
 from localspec.types.request import Recommendation
 
 SplitMode = Literal["none", "layer", "row", "tensor"]
+Pooling = Literal["none", "mean", "cls", "last"]
+"""What becomes of the vectors of a text's tokens: "none" leaves one for each."""
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 FLOAT_TYPES: tuple[KvType, ...] = ("f32", "f16", "bf16")  # values of others need flash attention
 
@@ -101,6 +103,22 @@ class TensorOverride:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenTemplate:
+    """A chat template that a flag gives as text: Jinja, or the name of one that llama.cpp has."""
+
+    text: str
+
+    @property
+    def is_name(self) -> bool:
+        """Return whether it can only be a name."""
+        return not ("{{" in self.text or "{%" in self.text)
+
+    def __str__(self) -> str:
+        """Return the name, or where the text is from."""
+        return self.text if self.is_name else "of --chat-template"
+
+
+@dataclass(frozen=True, slots=True)
 class ModelOptions:
     """The options that open a GGUF file.
 
@@ -113,7 +131,7 @@ class ModelOptions:
     `swa_full` makes layers with a window cache all tokens, as a draft model's do in any case.
     `longest_draft` limits the drafts that a target with recurrent state can take back at first, and so the
     memory of its states; None does not.
-    `chat_template`, of a target, is a file with a template that is used instead of the model's own.
+    `chat_template`, of a target, is a template that is used instead of the model's own; a path is its file.
     `adapters`, of a target, are LoRA adapters, with the scales of requests that name none.
     """
 
@@ -136,5 +154,5 @@ class ModelOptions:
     micro_batch: int = 512
     threads: int = 0
     mmap: bool = True
-    chat_template: Path | None = None
+    chat_template: Path | GivenTemplate | None = None
     adapters: tuple[Adapter, ...] = ()

@@ -24,7 +24,7 @@ from localspec.inference.worker.client import Worker
 from localspec.models.pair_request import ModelChoice
 from localspec.storage.pair_identity import MachineFacts, identify
 from localspec.storage.paths import config_dir
-from localspec.types.models import ModelOptions
+from localspec.types.models import GivenTemplate, ModelOptions
 from localspec.types.request import Message, Request
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
@@ -63,6 +63,28 @@ def test_the_flag_names_it_for_the_target_alone(fake: FakeRuntime, invoke: Invok
         assert options.draft.chat_template is None
 
 
+def test_a_name_or_a_text_goes_in_the_place_of_a_file(fake: FakeRuntime, invoke: Invoke, own: Path) -> None:
+    write_config(f'[templates]\n"*" = "{own.as_posix()}"\n')
+    for words, expected in (
+        (("--chat-template", "llama3"), GivenTemplate("llama3")),
+        (("--chat-template", OWN), GivenTemplate(OWN)),
+        (("--chat-template", "llama3", "--chat-template-file", str(own)), own),
+        (("--chat-template-file", str(own), "--chat-template=chatml"), GivenTemplate("chatml")),
+        (("--chat-template", ""), None),
+        ((), own),
+    ):
+        assert invoke("run", "Hi", "-m", "big.gguf", *words).code == 0
+        assert fake.opened[-1].target.chat_template == expected
+    outcome = invoke("run", "Hi", "-m", "big.gguf", "--chat-template", "lama3")
+    assert outcome.code == 2
+    assert "did you mean llama3?" in outcome.err
+
+
+def test_a_template_by_name_is_told_of(invoke: Invoke) -> None:
+    assert "Chats follow the template chatml, not the one" in invoke("plan", "--chat-template", "chatml").out
+    assert json.loads(invoke("plan", "--chat-template", "chatml", "--json").out)["chat_template"] == "chatml"
+
+
 @pytest.mark.parametrize("verb", ["", "run", "chat", "serve", "bench", "verify", "tune", "plan"])
 def test_every_verb_that_opens_models_has_the_flag(verb: str, invoke: Invoke) -> None:
     words = [verb] if verb else []
@@ -82,6 +104,8 @@ def test_a_bare_text_has_no_template(invoke: Invoke, own: Path) -> None:
     outcome = invoke("run", "--no-chat", "Hi", "--chat-template-file", str(own))
     assert outcome.code == 2
     assert "leave out --chat-template-file" in outcome.err
+    outcome = invoke("run", "--no-chat", "Hi", "--chat-template", "chatml")
+    assert "leave out --chat-template" in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -193,6 +217,8 @@ def test_the_server_of_llama_cpp_is_given_it_too(own: Path) -> None:
     flags = dict(target_flags(ModelOptions(TARGET, chat_template=own)))
     assert flags["--chat-template-file"] == str(own)
     assert "--chat-template-file" not in dict(target_flags(ModelOptions(TARGET)))
+    by_name = dict(target_flags(ModelOptions(TARGET, chat_template=GivenTemplate("llama3"))))
+    assert by_name["--chat-template"] == "llama3"
 
 
 @pytest.mark.slow
@@ -211,7 +237,17 @@ def test_on_the_screen_a_flag_holds_for_its_own_model(own: Path) -> None:
             assert (opened.render(asked) == "(user: Hi)") == is_own
 
 
-def test_on_another_machine_a_flag_holds_for_its_own_model(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (("--chat-template-file", "t.jinja"), Path("t.jinja")),
+        (("--chat-template", "llama3"), GivenTemplate("llama3")),
+        (("--chat-template=llama3",), GivenTemplate("llama3")),
+    ],
+)
+def test_on_another_machine_a_flag_holds_for_its_own_model(
+    flags: tuple[str, ...], expected: Path | GivenTemplate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sent: list[list[str]] = []
 
     class Opened(SimpleNamespace):
@@ -220,12 +256,12 @@ def test_on_another_machine_a_flag_holds_for_its_own_model(monkeypatch: pytest.M
             super().__init__(target=SimpleNamespace(path=Path("/there/a.gguf")))
 
     monkeypatch.setattr(remote, "RemoteModels", Opened)
-    words = ["-m", "a.gguf", "--chat-template-file", "t.jinja"]
+    words = ["-m", "a.gguf", *flags]
     models = SshOpener("me@there", words, "localspec", pair_request(screen.parser().parse_args(words)))
     for choice in (None, ModelChoice(Path("/there/a.gguf"), None), ModelChoice(Path("/there/b.gguf"), None)):
         models.open(choice, OpeningWatch())
     first, same, another = (screen.parser().parse_args(each).chat_template for each in sent)
-    assert (first, same, another) == (Path("t.jinja"), Path("t.jinja"), None)
+    assert (first, same, another) == (expected, expected, None)
 
 
 def test_a_template_that_is_gone_when_the_models_open_again_is_reported(own: Path) -> None:

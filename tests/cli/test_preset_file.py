@@ -12,6 +12,7 @@ from localspec.cli.shared.arguments import pair_request
 from localspec.cli.shared.preset_file import Preset, Presets, read_presets
 from localspec.errors import UserError
 from localspec.models.names import parse
+from localspec.types.models import GivenTemplate
 
 Write = Callable[[str], str]
 
@@ -61,6 +62,16 @@ def test_the_command_line_goes_before_the_file_but_for_models(write: Write) -> N
     assert (found.args.model, found.args.model_draft, found.args.context) == ("mine.gguf", None, 512)
     assert (found.args.temperature, found.args.parallel) == (0.5, 4)
     assert presets(file, "-m", "first.gguf").args.model == "first.gguf"
+
+
+def test_a_section_may_name_a_template_and_a_pooling(write: Write) -> None:
+    file = write(
+        "[mine]\nmodel = mine.gguf\nchat-template = llama3\n"
+        "[vectors]\nmodel = vectors.gguf\nembedding = on\npooling = cls\n"
+    )
+    first, second = presets(file).sections
+    assert (first.args.chat_template, first.args.pooling) == (GivenTemplate("llama3"), None)
+    assert (second.encodes, second.args.pooling) == ("embeddings", "cls")
 
 
 @pytest.mark.parametrize("text", ["", "\n\n# nothing\n", "version = 1\n", "[*]\nc = 512\n"])

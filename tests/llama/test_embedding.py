@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import gguf
@@ -13,9 +14,10 @@ import pytest
 from localspec.errors import UserError
 from localspec.inference.encoders import Embedder
 from localspec.llama.embedding import EmbeddingModel, open_embedding_model
-from localspec.types.models import ModelOptions
+from localspec.types.models import ModelOptions, Pooling
 from tests.llama import tiny
 
+POOLINGS: tuple[Pooling, ...] = ("none", "mean", "cls", "last")
 TEXTS = ("Hello there.", "the cat", "Hello there. " * 20)
 
 
@@ -134,3 +136,15 @@ def test_a_mistake_in_the_process_is_told_and_the_process_stays(tmp_path: Path) 
         embedder.close()
     with pytest.raises(UserError, match="is not a GGUF"):
         Embedder(ModelOptions(path=Path(__file__)))
+
+
+def test_another_pooling_than_the_files(tmp_path: Path) -> None:
+    path = pooled(tmp_path / "model.gguf", gguf.PoolingType.MEAN)
+    found = {}
+    for pooling in POOLINGS:
+        with closing(open_embedding_model(options(path), pooling)) as model:
+            found[pooling] = model.embed(TEXTS[0])
+    vectors = found["none"].vectors
+    assert len(vectors) == found["none"].tokens
+    for pooling, expected in (("mean", vectors.mean(0)), ("cls", vectors[0]), ("last", vectors[-1])):
+        np.testing.assert_allclose(found[pooling].vector, expected / np.linalg.norm(expected), atol=1e-5)

@@ -143,10 +143,10 @@ def test_what_templates_of_hugging_face_use(tmp_path: Path) -> None:
     template = (
         "{% for m in messages %}\n    {% if m.role == 'system' %}{% continue %}{% endif %}\n"
         "    {% generation %}{{ {'a': 'é<'} | tojson }}{% endgeneration %}{% break %}\n{% endfor %}"
-        "{{ strftime_now('%Y') | length }}{{ date_string | length }}"
+        "{{ strftime_now('%Y') | length }}{{ date_string | length }}{{ datetime | length }}"
     )
     model = open_tiny(tmp_path, template)
-    assert model.template.render([Message("system", "x"), USER]) == '{"a": "é<"}411'
+    assert model.template.render([Message("system", "x"), USER]) == '{"a": "é<"}41111'
     model.close()
 
 

@@ -52,10 +52,11 @@ def serving(
     reranker: Reranker | None = None,
     kit: ToolKit | None = None,
     slots: Path | None = None,
+    hidden: frozenset[str] = frozenset(),
 ) -> Iterator[Served]:
     """Serve what `open_models` opens, at a free port."""
     lines: list[str] = []
-    settings = ServerSettings("auto", SessionRequest(), lines.append, kit=kit, slots=slots)
+    settings = ServerSettings("auto", SessionRequest(), lines.append, kit=kit, slots=slots, hidden=hidden)
     pair = ScriptedPair("pair", open_models, settings, is_named=False)
     others = list[ScriptedEncoder]()
     if embedder is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 
 import httpx2
 import pytest
@@ -176,10 +176,59 @@ def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
 
 
 def test_a_proxy_may_use_its_own_name() -> None:
-    policy = running.access("127.0.0.1", None, (), ("Chat.Example.org",), is_local=True)
+    policy = running.access(("127.0.0.1",), None, (), ("Chat.Example.org",), is_local=True)
     with serving(TurningModels, policy) as served:
         for host, status in (("chat.example.org", 200), ("localhost", 200), ("example.org", 403)):
             assert served.client.get("/health", headers={"Host": host}).status_code == status
+
+
+def answers(address: str, port: int) -> bool:
+    with suppress(OSError), socket.create_connection((address, port), timeout=5):
+        return True
+    return False
+
+
+needs_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+
+
+@needs_ipv6
+def test_several_addresses_have_one_port() -> None:
+    with running.listen(("127.0.0.1", "::1", "localhost"), 0) as listeners:
+        assert [listener.getsockname()[0] for listener in listeners] == ["127.0.0.1", "::1"]
+        port = listeners[0].getsockname()[1]
+        assert answers("127.0.0.1", port)
+        assert answers("::1", port)
+    assert not answers("127.0.0.1", port)
+    assert not answers("::1", port)
+
+
+@needs_ipv6
+@pytest.mark.parametrize("hosts", [("::",), ("0.0.0.0", "::"), ("::", "0.0.0.0")])
+def test_all_addresses_of_both_kinds(hosts: tuple[str, ...]) -> None:
+    with running.listen(hosts, 0) as listeners:
+        port = listeners[0].getsockname()[1]
+        assert answers("127.0.0.1", port)
+        assert answers("::1", port)
+
+
+def test_one_address_that_cannot_be_used_closes_the_others() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with (
+        pytest.raises(UserError, match=f"cannot listen at 203.0.113.7 port {port}"),
+        running.listen(("127.0.0.1", "203.0.113.7"), port),
+    ):
+        pass
+    assert not answers("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(("path", "status"), [("/", 404), ("/slots", 501), ("/metrics", 501)])
+def test_what_is_turned_off_says_so(path: str, status: int) -> None:
+    with serving(TurningModels, hidden=frozenset({"ui", "slots", "metrics"})) as served:
+        reply = served.client.get(path)
+        assert reply.status_code == status
+        assert "turned off (--no-" in reply.json()["error"]["message"]
+        assert served.client.get("/health").status_code == 200
 
 
 @pytest.mark.slow

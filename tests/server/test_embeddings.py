@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 import gguf
 import numpy as np
@@ -104,6 +106,25 @@ def test_what_has_no_vector_is_refused_by_name(
     assert reply.status_code == 400
     assert complaint in reply.json()["error"]["message"]
     assert vector(served, "one")
+
+
+def test_without_pooling_every_token_has_a_vector(tmp_path: Path) -> None:
+    path = tiny.encoder(tmp_path / "encoder.gguf")
+    with closing(Embedder(ModelOptions(path=path, gpu_layers=0))) as embedder:
+        mean = embedder.embed("two words").vector
+    embedder = Embedder(ModelOptions(path=path, gpu_layers=0), "none")
+    with closing(embedder), serving(TurningModels, embedder=embedder) as served:
+        for asked in ("/embedding", "/embeddings"):
+            short, long = served.post(asked, {"input": ["a", "two words"], "embd_normalize": -1}).json()
+            assert len(short["embedding"]) < len(long["embedding"])  # texts of different lengths
+        vectors = np.array(long["embedding"])
+        assert vectors.shape == (len(embedder.embed("two words").vectors), tiny.WIDTH)
+        pooled = vectors.mean(0)
+        np.testing.assert_allclose(pooled / np.linalg.norm(pooled), mean, atol=1e-5)
+        for asked in ("/v1/embeddings", "/api/embed", "/api/embeddings"):
+            reply = served.post(asked, {"input": "a"})
+            assert reply.status_code == 400
+            assert "--pooling none" in str(reply.json()["error"])
 
 
 def test_without_a_model_the_server_says_how_to_name_one() -> None:

@@ -47,6 +47,9 @@ def test_an_answer_that_goes_on_may_be_asked_for_in_vllms_words(served: Served) 
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well"}]
     reply = served.chat(messages=messages, continue_final_message=True, add_generation_prompt=False)
     assert reply.status_code == 200
+    both = served.chat(messages=messages, continue_final_message=True, add_generation_prompt=True)
+    assert both.status_code == 400
+    assert "cannot both be true" in both.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

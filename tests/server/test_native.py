@@ -57,6 +57,30 @@ def test_a_stream_tells_how_much_of_the_prompt_was_read(made_up: Served) -> None
     assert not any("prompt_progress" in chunk for chunk in chunks(made_up))
 
 
+@pytest.mark.parametrize(("path", "is_chat"), [("/v1/chat/completions", True), ("/v1/completions", False)])
+def test_an_answer_tells_how_it_came_about(path: str, is_chat: bool, made_up: Served) -> None:
+    asked = {"messages": [{"role": "user", "content": "Hi"}]} if is_chat else {"prompt": "Hi"}
+    body = asked | {"max_tokens": 3, "seed": 7, "verbose": True}
+    prompt = made_up.post("/apply-template", asked).json()["prompt"] if is_chat else "Hi"
+    told = made_up.post(path, body).json()["__verbose"]
+    assert told["prompt"] == prompt
+    assert (told["content"], told["stop_type"], told["tokens_predicted"]) == ("HHH", "limit", 3)
+    assert told["generation_settings"]["seed"] == 7
+    lines = made_up.post(path, body | {"stream": True}).text.splitlines()
+    streamed = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    (chunk,) = (chunk for chunk in streamed if "__verbose" in chunk)
+    assert chunk["__verbose"]["content"] == "HHH"
+    assert "__verbose" not in made_up.post(path, body | {"verbose": False}).json()
+
+
+def test_a_stream_of_a_chat_begins_with_its_role_and_no_text(made_up: Served) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "stream": True}
+    lines = made_up.post("/v1/chat/completions", body).text.splitlines()
+    deltas = [json.loads(line[6:])["choices"][0]["delta"] for line in lines if line.startswith("data: {")]
+    assert deltas[0] == {"role": "assistant", "content": None}
+    assert all(delta["content"] for delta in deltas[1:-1])
+
+
 def test_a_chat_tells_it_too(made_up: Served) -> None:
     asked = {"messages": [{"role": "user", "content": "Hi there"}], "max_tokens": 2, "stream": True}
     text = made_up.chat(**asked, return_progress=True).text

@@ -127,6 +127,11 @@ def test_a_request_to_end_lets_answers_end(flags: tuple[object, ...]) -> None:
     ("arguments", "says"),
     [
         (["--host", "0.0.0.0"], "accepts other machines and needs an API key"),
+        (["--host", "127.0.0.1,0.0.0.0"], "--host 0.0.0.0 accepts other machines and needs an API key"),
+        (["--host", ", "], "no address"),
+        (["--pooling", "none"], "--pooling is for an embedding model, and there is none"),
+        (["--pooling", "rank"], "invalid choice: 'rank'"),
+        (["--chat-template", "lama3"], "did you mean llama3?"),
         (["--host", "example.org"], "accepts other machines and needs an API key"),
         (["--api-key", "ké"], "the API key contains a character that HTTP headers do not allow"),
         (["--port", "99999"], "is not a whole number from 0 to 65535"),

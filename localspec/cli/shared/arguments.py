@@ -19,7 +19,7 @@ from localspec.models.pair_request import USUAL_BATCH, USUAL_FAN_OUT, ModelReque
 from localspec.safe_text import safe_line
 from localspec.storage.config import MAX_CONTEXT, MIN_CONTEXT
 from localspec.storage.paths import expanded
-from localspec.types.models import Adapter, KvType, SplitMode, TensorOverride
+from localspec.types.models import Adapter, GivenTemplate, KvType, SplitMode, TensorOverride
 from localspec.types.request import (
     SEEDS,
     Acceptance,
@@ -184,6 +184,11 @@ def template_file(text: str) -> Path | Literal["own"]:
     return expanded(text) if text else "own"
 
 
+def given_template(text: str) -> GivenTemplate | Literal["own"]:
+    """Read a chat template, or its name; an empty one means the template in the model's file."""
+    return GivenTemplate(text) if text.strip() else "own"
+
+
 def template_variables(text: str) -> TemplateVariables:
     """Read the variables of a chat template from a JSON object of plain values."""
     try:
@@ -263,6 +268,13 @@ def with_command(
     return [first, *argv[:place], *argv[place + 1 :]]
 
 
+def add_pooling_flag(add: Callable[..., argparse.Action]) -> None:
+    """Add the flag for the pooling of embeddings."""
+    about = "vectors of embeddings: by their mean, the first or the last token, or none: one for each token"
+    about += " (as the model's file says)"
+    add("--pooling", choices=("none", "mean", "cls", "last"), help=about)
+
+
 def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
     """Add the flags for models and their placement, which `pair_request` reads."""
     group = parser.add_argument_group("models (without -m: those in config.toml, else the bundled ones)")
@@ -276,6 +288,8 @@ def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
     add("-hff", "--hf-file", metavar="FILE", help=about)
     about = 'Jinja chat template for the target; "" means the one in its file'
     add("--chat-template-file", dest="chat_template", type=template_file, metavar="FILE", help=about)
+    about = "the same as text, or the name of one that llama.cpp has: chatml, llama3, gemma, ..."
+    add("--chat-template", dest="chat_template", type=given_template, metavar="TEXT", help=about)
     adapter = partial(add, dest="adapters", action="extend", default=[])
     about = "LoRA adapter for the target, a GGUF file; repeatable. The draft model drafts without it"
     adapter("--lora", type=lora_files, metavar="FILE", help=about)

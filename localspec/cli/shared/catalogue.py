@@ -92,7 +92,9 @@ class ServedCatalogue:
             preset.args.model = in_folder(folder, preset.name)
         request = served_request(preset.args)
         if preset.encodes is not None:
-            return OfferedEncoder(preset.name, find_files(request, OnDisk()).target, preset.encodes)
+            pooling = preset.args.pooling if preset.encodes == "embeddings" else None
+            path = find_files(request, OnDisk()).target
+            return OfferedEncoder(preset.name, path, preset.encodes, pooling=pooling)
         return OfferedPair(
             preset.name,
             request,

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from configparser import ConfigParser, DuplicateOptionError, DuplicateSectionError, ParsingError, SectionProxy
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 
 from localspec.app.offered import EncoderKind
 from localspec.cli.shared.arguments import (
     Parser,
     add_model_flags,
+    add_pooling_flag,
     add_prompt_flags,
     add_sampling_flags,
     add_speculation_flags,
@@ -212,4 +214,5 @@ def _parser_of_models() -> Parser:
         add_flags(parser)
     add_speculation_flags(parser)
     parser.add_argument("-np", "--parallel", type=whole(1, 64), default=argparse.SUPPRESS)
+    add_pooling_flag(partial(parser.add_argument, default=argparse.SUPPRESS))
     return parser

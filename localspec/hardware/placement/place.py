@@ -29,6 +29,7 @@ from localspec.hardware.placement.measured import MeasuredCompute
 from localspec.hardware.placement.passes import ACTIVATION, LOGIT, SUMS_PER_LAYER
 from localspec.models.pair_request import PairRequest
 from localspec.models.shape import ModelShape
+from localspec.types.models import GivenTemplate
 from localspec.units import MODE_NAMES, bandwidth, long_mode, memory, rate, size
 
 _MIXTURE = 0.8  # a model that reads less than this share of its layers for one token is a mixture of experts
@@ -447,10 +448,10 @@ def _rate_reasons(found: PlacementCandidate, search: PlacementSearch) -> list[st
     return reasons
 
 
-def lines(placement: Placement, *, explain: bool, template: Path | None = None) -> list[str]:
+def lines(placement: Placement, *, explain: bool, template: Path | GivenTemplate | None = None) -> list[str]:
     """Return a plan in words, with the best of what was not taken, or all of it to `explain`.
 
-    `template` is the file with a chat template that is used instead of the target's own.
+    `template` is a chat template that is used instead of the target's own.
     """
     found = [f"plan: {long_mode(placement.mode)}{_about(placement.tokens_per_s)}"]
     found += [f"  {reason[0].upper()}{reason[1:]}." for reason in placement.reasons]

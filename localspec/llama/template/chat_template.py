@@ -22,6 +22,7 @@ from localspec.llama.template.begun_answer import (
     with_thinking_apart,
     without_empty_thinking,
 )
+from localspec.llama.template.named import template_names, written_by_name
 from localspec.llama.template.segments import Segments
 from localspec.llama.template.traits import Conversation, TemplateTraits, probe
 from localspec.llama.template.turn_ends import turn_ends
@@ -37,12 +38,16 @@ Variables = Mapping[str, bool | int | float | str]
 
 
 class ChatTemplate:
-    """How one model wants a conversation written; `note` says what the user should know of it."""
+    """How one model wants a conversation written; `note` says what the user should know of it.
+
+    Its `source` is Jinja, or a name that llama.cpp has, which some model files hold as well.
+    """
 
     def __init__(self, vocabulary: Vocabulary, source: str | None) -> None:
         self._vocabulary = vocabulary
         has_one = bool(source and source.strip())
         self.source, self._stands_in = (source or "", "") if has_one else _stand_in(vocabulary)
+        self._name = name if (name := self.source.strip()) in template_names() else ""
         self._segments = Segments(vocabulary)
         control = _texts(vocabulary, vocabulary.control_tokens)
         added = _texts(vocabulary, vocabulary.special_tokens - vocabulary.control_tokens)
@@ -57,7 +62,8 @@ class ChatTemplate:
     def traits(self) -> TemplateTraits:
         """Return the template's traits; found once, within milliseconds."""
         try:
-            names = set(renderer.variables(self.source)) - self._given.keys() - {"messages", "tools"}
+            read = () if self._name else renderer.variables(self.source)
+            names = set(read) - self._given.keys() - {"messages", "tools"}
         except UserError as error:
             return TemplateTraits(mistake=error.message)
         probed = probe(self._rendered, sorted(names))
@@ -198,11 +204,14 @@ class ChatTemplate:
     ) -> str:
         """Return the text of a conversation, adapted to these traits."""
         conversation = adapted(conversation, traits)
+        if self._name:
+            return written_by_name(self._name, conversation.messages)
         today = datetime.now().astimezone().date()
         empty = {name: today.isoformat() if "date" in name else "" for name in traits.empty_variables}
         values: dict[str, object] = {
             **empty,
             "date_string": today.strftime("%d %b %Y"),  # without which Llama 3.1 has an old one
+            "datetime": today.strftime("%b %d %Y"),  # FireFunction's; with a time, no cache would fit again
             **self._given,
             **(variables or {}),
             "add_generation_prompt": True,
