@@ -31,9 +31,7 @@ class _Additions(NamedTuple):
 @lru_cache(_KEPT)
 def _additions(bias: Bias, size: int) -> _Additions:
     """Return a bias as arrays, without the tokens that rows of a size lack."""
-    known = {
-        token: _BANNED if value <= _BAN else min(value, _MOST) for token, value in bias if token < size
-    }
+    known = {token: _BANNED if value <= _BAN else min(value, _MOST) for token, value in bias if token < size}
     values = np.array(list(known.values()), np.float32)
     ids = np.array(list(known), np.int64)
     return _Additions(ids, values, frozenset(known), bool((values <= 0).all()))

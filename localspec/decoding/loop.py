@@ -75,7 +75,7 @@ class Decoder:
             free = replace(params, rules=None)
             ruled = params
             params = self._prepared(ruled, free, text, draft)
-            rows = yield from self._read(text)
+            rows = yield from self._read(text, tells_all=params.tells_reading)
             while True:
                 try:
                     outcome = self._judge(draft, rows, text, params, uniforms)
@@ -133,10 +133,17 @@ class Decoder:
                 self.model.checkpoint(pinned=len(text) == settled)
         yield len(text)
 
-    def _read(self, prompt: Sequence[int]) -> Generator[PromptProgress, None, Rows]:
-        """Read what the cache lacks of a prompt."""
+    def _read(self, prompt: Sequence[int], *, tells_all: bool) -> Generator[PromptProgress, None, Rows]:
+        """Read what the cache lacks of a prompt; tell of the whole chunks, or also of its start and end."""
+        if tells_all:
+            cached = self.model.rewindable(self.cached(prompt))
+            yield PromptProgress(0, len(prompt) - cached, cached)
         yield from self._read_pieces(prompt, READ_CHUNK)
-        return self._evaluate(prompt[len(self._held) :], 1)
+        rows = self._evaluate(prompt[len(self._held) :], 1)
+        if tells_all:
+            new = len(prompt) - self.reused
+            yield PromptProgress(new, new, self.reused)
+        return rows
 
     def _read_pieces(
         self, prompt: Sequence[int], chunk: int, settled: int = 0

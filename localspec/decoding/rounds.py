@@ -43,6 +43,7 @@ class DecodeParams:
     top_logprobs: int | None = None
     answer_start: int = 0  # where the answer begins in the text, of which penalties see nothing before
     candidates: int | None = None  # of the target that decide it where no rules apply; None: all logits
+    tells_reading: bool = False  # of the prompt, also its start and its end
 
 
 class RoundTimes(NamedTuple):

@@ -770,6 +770,7 @@ class Runtime(AbstractContextManager["Runtime"]):
                 rules,
                 request.top_logprobs,
                 answer.prompt_tokens,
+                tells_reading=request.tells_reading and not segment,
             )
             if is_alone:
                 answer.mode = mode

@@ -19,6 +19,7 @@ from localspec.chat.calls.reader import AnswerReader
 from localspec.chat.messages import ToolRun
 from localspec.chat.tool_use.calls_run import CallEnded, CallEvent, CallStarted
 from localspec.server.exchange import SERVER_SENT, ApiError, error, streamed, unless_gone
+from localspec.server.live_timings import LiveTimings
 from localspec.server.schemas import NO_SCHEMAS, ReplySchemas
 from localspec.types.events import (
     Finished,
@@ -95,6 +96,7 @@ class BlockStream:
         self._sent = 0  # of them
         self.is_begun = False  # in the stream of its reply
         self.finished: Finished | None = None
+        self.timings = LiveTimings()
         self.warnings = list(warnings)  # and those about its JSON, when it is finished
 
     def new_scores(self) -> list[TokenScore]:
@@ -229,6 +231,7 @@ class ProtocolReply(ABC):
             async for event in events:
                 for payload in self.begin():  # not before: until then, the status shows what is wrong
                     yield payload
+                self.blocks.timings.take(event)
                 if isinstance(event, PromptProgress):
                     for payload in self.progress_events(event):
                         yield payload

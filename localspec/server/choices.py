@@ -19,7 +19,7 @@ from localspec.types.events import PromptProgress, TokenScore
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a reply holds besides its answers: the prompt of a text, the usage and the reading in a stream.
+    """What a reply holds besides its answers: the prompt of a text, and in a stream usage and progress.
 
     `details` returns how the answer of a number came about, in llama-server's words.
     """
@@ -27,6 +27,7 @@ class Wanted:
     echoes: bool = False
     usage: bool = False
     progress: bool = False
+    timings: bool = False  # with each chunk
     details: Callable[[int, BlockStream], Json] | None = None
 
 
@@ -72,12 +73,15 @@ class ChoicesReply(SeveralAnswers):
                 chunk = self._chunk({}, self.blocks.new_scores())
                 yield chunk | {"mcp_call": self._called(self.blocks, step.block)}
         elif (delta := _delta(step, self.blocks)) is not None:
-            yield self._chunk(delta, self.blocks.new_scores())
+            yield self._chunk(delta, self.blocks.new_scores()) | self._live()
 
     def progress_events(self, progress: PromptProgress) -> Iterator[Json]:
         """Yield a chunk about the reading of a prompt, as llama-server has it."""
         if self._wanted.progress:
-            yield self._chunk({}) | prompt_progress(progress, self.began)
+            yield self._chunk({}) | prompt_progress(progress, self.began) | self._live()
+
+    def _live(self) -> Json:
+        return {"timings": self.blocks.timings.told()} if self._wanted.timings else {}
 
     def last_events(self) -> Iterator[Json]:
         """Yield the last chunk of an answer, and the usage after the last answer."""

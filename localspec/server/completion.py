@@ -38,7 +38,6 @@ class NativeBody:
 
     n_probs: int | None = None
     return_tokens: bool = False
-    timings_per_token: bool = False
     response_fields: tuple[str, ...] = ()
 
     def over(self, body: Body) -> Body:
@@ -102,7 +101,7 @@ async def _answered(
     every = [replace(asked_of(body, service, answer, profile), client=client) for answer in answers]
     schemas = await schemas_of(service, answers[0])
     blocks = partial(bare_blocks, schemas)
-    reply = _Reply(service, every, native, blocks, tells_progress=bool(body.return_progress))
+    reply = _Reply(service, every, native, body, blocks)
     streams = bool(body.stream)
     at_once = service.queue.at_once
     events = reply.events_of_all(lambda which: service.answer(every[which]), 1, at_once, streams=streams)
@@ -117,15 +116,15 @@ class _Reply(SeveralAnswers):
         service: ChatService,
         every: Sequence[QueuedRequest],
         native: NativeBody,
+        body: Body,
         blocks: Callable[[], BlockStream],
-        *,
-        tells_progress: bool,
     ) -> None:
         super().__init__([blocks() for _ in every])
         self._service = service
         self._asked = every
         self._native = native
-        self._tells_progress = tells_progress
+        self._tells_progress = bool(body.return_progress)
+        self._tells_timings = bool(body.timings_per_token)
 
     def _head(self, number: int) -> Json:
         asked = self._asked[number]
@@ -134,12 +133,17 @@ class _Reply(SeveralAnswers):
     def events_of(self, step: BlockEvent) -> Iterator[Json]:
         if step.added:
             sent = self.blocks.new_scores()
-            yield self._head(self.at) | {"content": step.added, "stop": False} | self._scored(sent)
+            added: Json = {"content": step.added, "stop": False}
+            yield self._head(self.at) | added | self._scored(sent) | self._live()
 
     def progress_events(self, progress: PromptProgress) -> Iterator[Json]:
         if self._tells_progress:
             told = prompt_progress(progress, self.began)
-            yield self._head(self.at) | {"content": "", "tokens": [], "stop": False} | told
+            none: Json = {"content": "", "tokens": [], "stop": False}
+            yield self._head(self.at) | none | told | self._live()
+
+    def _live(self) -> Json:
+        return {"timings": self.blocks.timings.told()} if self._tells_timings else {}
 
     def last_events(self) -> Iterator[Json]:
         left = self.blocks.new_scores()

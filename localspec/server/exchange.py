@@ -114,7 +114,12 @@ def without_content(error: Exception) -> str:
 
 
 def _kind(status: int) -> str:
-    kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
+    kinds = {
+        401: "authentication_error",
+        403: "permission_error",
+        404: "not_found_error",
+        501: "not_supported_error",
+    }
     return kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
 
 

@@ -70,7 +70,7 @@ _SHARED = ("model", "stream", "max_tokens", "temperature", "top_k", "top_p", "mi
            "presence_penalty", "frequency_penalty", "repeat_last_n", "seed", "stop", "logit_bias", "grammar",
            "response_format", "chat_template_kwargs", "speculative", "parallel_tool_calls", "max_tool_calls",
            "reasoning_effort", "thinking_budget", "prompt_cache_retention", "id_slot", "lora",
-           "ignore_eos")  # fmt: skip
+           "ignore_eos", "return_progress", "timings_per_token")  # fmt: skip
 _BY_NAME = "name one that `serve --mcp` offers: with a tool of the type mcp, or mcp_toolset"
 _ORDER = ("penalties", "top_k", "top_p", "min_p", "temperature")  # in which LocalSpec samples
 _SWITCHED_OFF = {

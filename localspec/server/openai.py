@@ -134,7 +134,8 @@ async def _answered(
     wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
     is_verbose = service.server.is_verbose if body.verbose is None else body.verbose
     details = await _details(service, every) if is_verbose else None
-    wanted = Wanted(bool(body.echo), wants_usage, bool(body.return_progress), details)
+    progress = bool(body.return_progress)
+    wanted = Wanted(bool(body.echo), wants_usage, progress, bool(body.timings_per_token), details)
     reply = ChoicesReply(every, blocks, number, wanted, None if rounds is None else rounds.here)
 
     def answer(which: int) -> AsyncGenerator[ReplyEvent]:
@@ -222,7 +223,8 @@ class Body:
     reasoning_effort: str | None = None
     thinking_budget: ThinkingBudget | None = None
     prompt_cache_retention: str | None = None
-    return_progress: bool | None = None  # llama-server's, in a stream
+    return_progress: bool | None = None  # llama-server's, in a stream, as is the next
+    timings_per_token: bool | None = None
     verbose: bool | None = None  # llama-server's: how the answer came about
     echo: bool | None = None  # of a bare text, as is the next
     suffix: str | None = None
@@ -487,6 +489,7 @@ def answer_of(body: Body, service: ChatService, prompt: tuple[Message, ...] | st
         if body.lora is None
         else scales_of(body.lora, service.queue.models.target.adapters),
         slot=None if body.id_slot in (None, -1) else body.id_slot % service.queue.parallel,
+        tells_reading=bool(body.stream and (body.return_progress or body.timings_per_token)),
     )
 
 
@@ -497,7 +500,8 @@ def asked_of(body: Body, service: ChatService, answer: GenerationRequest, profil
     sampling = {**usual.sampling, **{name: value for name, value in given.items() if value is not None}}
     speculation = replace(usual.speculation, **(body.speculative or Speculation()).settled)
     overrides = replace(usual, speculation=speculation, sampling=sampling, answer=answer)
-    return QueuedRequest(profile, overrides, reads=body.limit == 0)
+    tells_rounds = bool(body.stream and body.timings_per_token)
+    return QueuedRequest(profile, overrides, tells_rounds=tells_rounds, reads=body.limit == 0)
 
 
 def _grammar(body: Body) -> Grammar | None:

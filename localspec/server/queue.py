@@ -44,6 +44,7 @@ class QueuedRequest:
     overrides: SessionRequest
     work: EngineTask | None = None  # instead of an answer: what an attached screen asks of the models
     request: Request | None = None  # of an attached screen, which has chosen the settings itself
+    tells_rounds: bool = False  # as it does to an attached screen
     name: str = ""  # by which it can be cancelled
     reads: bool = False  # its prompt alone, while no other request is there
     client: object = None  # the same for all answers of one reply; None: it has only this one
@@ -313,10 +314,11 @@ class EngineQueue:
             if self._seated is not None and self.at_once > 1 and not job.needs_all:
                 one = self._seated.for_one_of_several()
             job.models = one
+        tells_rounds = job.asked.tells_rounds or job.asked.request is not None
         for event in turns.turn(job, self._events(job, models, one), one, partial(self._is_due, job)):
             if job.given_up.is_set() or job.cancelled:
                 one.cancel()
-            if job.asked.request is not None or not isinstance(event, RoundDone):
+            if tells_rounds or not isinstance(event, RoundDone):
                 job.send(event)
         return job.paused is None
 

@@ -222,7 +222,8 @@ class Request:
     caches are `kept_as` that name on disk, if the models keep any there; None keeps them in memory alone.
     `slot` is the number of the place for the conversation; None takes the one that suits it best. Numbers
     above the last place begin again at the first. `adapters` are the scales of the target's LoRA adapters, in
-    their order; None leaves them as the models were opened. Answers with others take turns.
+    their order; None leaves them as the models were opened. Answers with others take turns. `tells_reading`
+    asks for `PromptProgress` also before a token of the prompt is read, and after the last one.
     """
 
     prompt: tuple[Message, ...] | str
@@ -247,3 +248,4 @@ class Request:
     thinking_budget: ThinkingBudget | None = field(default=None, repr=False)
     slot: Slot | None = field(default=None, repr=False)
     adapters: tuple[AdapterScale, ...] | None = field(default=None, repr=False)
+    tells_reading: bool = field(default=False, repr=False)

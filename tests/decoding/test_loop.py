@@ -151,6 +151,20 @@ def test_an_answer_fills_the_context_and_no_more() -> None:
     assert tokens_of(events) == greedy_text(model, PROMPT, 9)
 
 
+def test_the_start_and_the_end_of_the_prompt_are_told_if_asked() -> None:
+    model = FakeModel()
+    decoder, params = Decoder(model), replace(TASK, tells_reading=True)
+    events = decode(model, Oracle(model), params, decoder=decoder)
+    new = len(PROMPT)
+    assert [event for event in events if isinstance(event, PromptProgress)] == [
+        PromptProgress(0, new),
+        PromptProgress(new, new),
+    ]
+    again = decode(model, Oracle(model), params, decoder=decoder)
+    assert again[:2] == [PromptProgress(0, 1, new - 1), PromptProgress(1, 1, new - 1)]
+    assert tokens_of(again) == tokens_of(events) == tokens_of(decode(model, Oracle(model), decoder=decoder))
+
+
 def test_a_long_prompt_reports_its_progress_and_a_second_turn_only_its_own() -> None:
     model = FakeModel()
     decoder, prompt = Decoder(model), [number % 16 for number in range(2 * READ_CHUNK + 100)]

@@ -111,6 +111,7 @@ def test_the_figures_have_llama_servers_names(made_up: Served) -> None:
 def test_what_llama_server_offers_beyond_is_refused_by_name(made_up: Served, path: str) -> None:
     reply = made_up.post(path, {})
     assert reply.status_code == 501
+    assert reply.json()["error"]["type"] == "not_supported_error"
     assert "is not offered" in reply.json()["error"]["message"]
     assert made_up.client.get("/lora-adapters").json() == []
 
