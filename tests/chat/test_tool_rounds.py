@@ -33,7 +33,7 @@ from localspec.tools.tool import Arguments, Effect, Tool, ToolOutput
 from localspec.types.events import ThinkingOpened
 from localspec.types.request import Message, ToolCall
 from tests.chat.tool_models import CallingModels, HarmonyModels, MadeTools, OpensThinking, called, kit_of
-from tests.scripted import Script, ScriptedModels, says
+from tests.scripted import Script, ScriptedModels, Step, says
 
 
 @pytest.fixture
@@ -517,8 +517,76 @@ def _random_answer(rng: random.Random) -> Script:
     for _ in range(rng.randrange(4)):
         path = str(rng.randrange(1000))
         good = called(rng.choice(names), path=path)
-        parts.append(rng.choice((good, good, called("look", path=5), good[: rng.randrange(5, len(good))])))
+        bad = called("look", path=5), good[: rng.randrange(5, len(good))]
+        parts.append(rng.choice((good, good, *bad, shown(rng.choice(names), path=path))))
     return says(*parts) if parts else says("Nothing.")
+
+
+def shown(name: str, /, **arguments: object) -> str:
+    """Return an answer that shows a call in a block of code."""
+    call = json.dumps({"name": name, "arguments": arguments}, indent=2)
+    return f"Use this call:\n\n```json\n{call}\n```\n\nIt changes the file.\n"
+
+
+LOOK, SHOWN = called("look", path="a"), shown("change", path="a")
+
+
+@pytest.mark.parametrize("kind", [CallingModels, HarmonyModels, OpensThinking])
+def test_after_results_a_call_in_a_block_of_code_is_one(store: Store, kind: type[CallingModels]) -> None:
+    opened: list[Step] = [OPENED, "Hm.\n</think>\n\n"] if kind is OpensThinking else []
+    look = [HARMONY_CALL] if kind is HarmonyModels else [*opened, LOOK]
+    final = "<|channel|>final<|message|>" if kind is HarmonyModels else ""
+    session, yes = session_of(store, tools := reads()), deciding(Decision(True))
+    scripts = says(*look), says(*opened, final + SHOWN), says(*opened, f"{final}Done.")
+    events, models = asked(session, *scripts, react=yes, kind=kind)
+    assert tools.ran == [("look", {"path": "a"}), ("change", {"path": "a"})]
+    assert [event.call.name for event in events if isinstance(event, CallAsked)] == ["change"]
+    answer = session.chat.path[3]
+    assert without_thinking(answer.content).strip() == SHOWN.strip()
+    assert [call.name for call in answer.calls] == ["change"]
+    assert len(models.requests) == 3
+
+
+@pytest.mark.parametrize(
+    "scripts",
+    [
+        (says(SHOWN),),
+        (says(LOOK), says(shown("look", path="a"))),
+        (says(LOOK), says(SHOWN, shown("change", path="b"))),
+        (says(LOOK), says(shown("another", path="a"))),
+        (says(LOOK), says('```json\n{"name": "Ann"}\n```')),
+        (says(LOOK), says(SHOWN, reason="length")),
+        (says(called("forbidden", path="a")), says(SHOWN)),
+    ],
+    ids=["first", "made before", "two", "no tool", "data", "cut", "refused before"],
+)
+def test_other_blocks_of_code_are_text(store: Store, scripts: Sequence[Script]) -> None:
+    session, tools = session_of(store, reads()), reads()
+    session.shared.make_kit = lambda: kit_of(tools)
+    _, models = asked(session, *scripts, react=deciding(Decision(True)))
+    assert len(models.requests) == len(scripts)
+    assert session.chat.path[-1].content.strip()
+    assert "change" not in [name for name, _ in tools.ran]
+
+
+def test_a_call_in_a_block_of_code_is_text_in_the_last_round(store: Store) -> None:
+    session = session_of(store, tools := reads(), most_rounds=1)
+    _, models = asked(session, says(LOOK), says(SHOWN))
+    assert len(models.requests) == 2
+    assert [name for name, _ in tools.ran] == ["look"]
+    assert (session.chat.path[-1].content.strip(), session.chat.path[-1].calls) == (SHOWN.strip(), ())
+
+
+def test_a_call_in_a_block_of_code_can_be_refused_and_stopped(store: Store) -> None:
+    session = session_of(store, tools := reads())
+    no = deciding(Decision(False))
+    _, models = asked(session, says(LOOK), says(SHOWN), says("Then not."), react=no)
+    assert len(models.requests) == 3
+    with pytest.raises(Cancelled):
+        asked(session, says(LOOK), says(SHOWN), react=cancelling(CallAsked))
+    assert [name for name, _ in tools.ran] == ["look", "look"]
+    assert session.chat.path[-1].run is not None
+    assert session.chat.path[-1].run.outcome == "stopped"
 
 
 def test_the_pieces_of_a_call_are_told_as_they_come(store: Store) -> None:

@@ -56,6 +56,8 @@ class AnswerTools:
         self._rounds = 0
         self._left = inf if most_calls is None else most_calls
         self._made = set[tuple[str, str, str]]()  # calls with their results
+        self._calls = list[ToolCall]()  # that were run
+        self._was_refused = False  # one of them
         self._latest: tuple[object, ...] = ()  # calls with their results
         self._same = 0  # rounds that were alike
         self._silent = 0  # messages
@@ -76,7 +78,8 @@ class AnswerTools:
             note = LAST_WORD if self._is_reminded else ENOUGH
             return replace(self._offer, note=note, asks_again=self._is_reminded)
         reminder = SILENT if self._is_reminded else ""
-        return replace(self._offer, reminder=reminder, asks_again=self._is_reminded)
+        made = () if self._was_refused else tuple(self._calls)
+        return replace(self._offer, reminder=reminder, asks_again=self._is_reminded, made=made)
 
     def go_on_after(self, message: StoredMessage) -> bool:
         """Return whether the answer goes on after a message: it calls, or is silent and asked for again.
@@ -105,6 +108,8 @@ class AnswerTools:
         results = list[str]()
         for step in run_calls(calls, self._offered, self._kit, self._desk, self._most // len(calls)):
             if isinstance(step, CallEnded):
+                self._calls.append(step.run.call)
+                self._was_refused = self._was_refused or step.run.outcome in ("refused", "stopped")
                 results.append(unmarked(step.text))
                 made = (step.run.call.name, step.run.call.arguments, results[-1])
                 yield replace(step, text=f"{step.text}\n{AGAIN}") if made in self._made else step
