@@ -7,6 +7,7 @@ from threading import Event
 from typing import cast
 
 import pytest
+from textual.events import AppBlur, AppFocus
 from textual.widgets import Input
 
 from localspec.inference.attached import AttachedModels, Server
@@ -145,6 +146,25 @@ async def test_keys_that_come_too_early_allow_nothing(
         await desk.enter("change it")
         await desk.until(lambda: desk.app.focused is desk.chat.query_one(ConsentBar))
         await burst(desk, ["y", "a", "enter", "y"])
+        assert desk.chat.query_one(ConsentBar).waits
+        await desk.press("escape")
+        await desk.until(lambda: not desk.chat.pane.working)
+        assert tools.ran == []
+
+
+async def test_a_click_that_brings_the_terminal_back_allows_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desktop(tmp_path, models=lambda: models_of(says(called("change", path="a")))) as desk:
+        use(desk, tools := made())
+        await desk.enter("change it")
+        await desk.until(lambda: desk.app.focused is desk.chat.query_one(ConsentBar))
+        monkeypatch.setattr(consent, "READING_S", 1000.0)
+        desk.chat.query_one(ConsentBar)._since = 0.0
+        desk.app.post_message(AppBlur())
+        desk.app.post_message(AppFocus())
+        await desk.pilot.click("#consent-yes")
+        await desk.pilot.pause()
         assert desk.chat.query_one(ConsentBar).waits
         await desk.press("escape")
         await desk.until(lambda: not desk.chat.pane.working)
