@@ -206,6 +206,24 @@ async def test_all_of_a_long_call_can_be_seen(tmp_path: Path, monkeypatch: pytes
         await desk.until(lambda: not desk.chat.pane.working)
 
 
+@pytest.mark.parametrize("size", [(80, 24), (60, 16), (120, 40)])
+async def test_the_answers_are_in_view_below_a_long_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    tools = MadeTools(EFFECTS, lambda *_: "")
+    monkeypatch.setattr(tools, "preview", lambda _name, _arguments: "```diff\n" + "-a\n+b\n" * 30 + "```")
+    script = says(called("change", path="a"))
+    async with desktop(tmp_path, models=lambda: models_of(script), size=size) as desk:
+        use(desk, tools)
+        await desk.enter("change it")
+        bar = desk.chat.query_one(ConsentBar)
+        await desk.until(lambda: "more line" in str(bar.border_subtitle))
+        for words in ("wants to change files", "Yes  y", "No, with a word  w", "+b"):
+            assert words in desk.screen_text()
+        await desk.press("escape")
+        await desk.until(lambda: not desk.chat.pane.working)
+
+
 async def test_a_call_waits_in_a_chat_that_was_left(tmp_path: Path) -> None:
     scripts = [says(called("change", path="a")), says("Changed.")]
     async with desktop(tmp_path, models=lambda: models_of(*scripts)) as desk:
