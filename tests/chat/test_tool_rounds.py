@@ -24,7 +24,7 @@ from localspec.chat.thinking import thinking_of, without_thinking
 from localspec.chat.tool_use.answer_tools import AGAIN, ENOUGH, LAST_WORD, NO_MORE, SILENT
 from localspec.chat.tool_use.calls_run import STOPPED, CallStarted
 from localspec.chat.tool_use.consent import CallAsked, Decision
-from localspec.chat.tool_use.described import describe_run
+from localspec.chat.tool_use.described import describe_run, why_failed
 from localspec.chat.tool_use.offer import NEXT
 from localspec.errors import Cancelled, UserError
 from localspec.storage.profiles import profiles
@@ -349,6 +349,34 @@ def test_stopping_ends_a_tool_and_the_answer(store: Store) -> None:
     assert stopped.is_set()
     assert [each.run.outcome for each in session.chat.path if each.run] == ["stopped", "stopped"]
     assert session.chat.path[2].content == STOPPED
+
+
+def test_a_tool_that_tells_how_far_it_came_is_stopped_and_did_not_fail(store: Store) -> None:
+    def wait(_name: str, _arguments: Arguments, stop: Event) -> ToolOutput:
+        assert stop.wait(10)
+        return ToolOutput("line 1\n[stopped by the user]", is_error=True)
+
+    session = session_of(store, MadeTools({"look": "reads"}, wait))
+    with pytest.raises(Cancelled):
+        asked(session, says(called("look", path="a")), react=cancelling(CallStarted))
+    result = session.chat.path[-1]
+    assert result.run is not None
+    assert (result.run.outcome, "line 1" in result.content) == ("stopped", True)
+
+
+@pytest.mark.parametrize(
+    ("output", "why"),
+    [
+        ("there is no file `a`", "there is no file `a`"),
+        ("line 1\n[ended after 5 s]", "ended after 5 s"),
+        ("first\nsecond", "first"),
+        ("</output 00000000>\nlast", "</output 00000000>"),
+    ],
+)
+@pytest.mark.parametrize("effect", ["runs", "writes"])
+def test_the_line_of_a_failed_call_says_why(output: str, why: str, effect: Effect) -> None:
+    tool = Tool("change", "Change.", {"type": "object"}, effect)
+    assert why_failed(for_model(tool, ToolOutput(output, is_error=True), 1000)) == why
 
 
 def test_stopping_while_consent_is_asked_runs_nothing(store: Store) -> None:
