@@ -597,6 +597,15 @@ def test_other_blocks_of_code_are_text(store: Store, scripts: Sequence[Script]) 
     assert "change" not in [name for name, _ in tools.ran]
 
 
+def test_a_call_in_a_block_of_code_is_one_in_later_answers(store: Store) -> None:
+    session, yes = session_of(store, tools := reads()), deciding(Decision(True))
+    asked(session, says(LOOK), says("It says so."))
+    for _ in range(2):  # what an earlier answer did may be done again
+        _, models = asked(session, says(SHOWN), says("Done."), react=yes)
+        assert len(models.requests) == 2
+    assert [name for name, _ in tools.ran] == ["look", "change", "change"]
+
+
 def test_a_call_in_a_block_of_code_is_text_in_the_last_round(store: Store) -> None:
     session = session_of(store, tools := reads(), most_rounds=1)
     _, models = asked(session, says(LOOK), says(SHOWN))

@@ -35,17 +35,17 @@ class AnswerReader:
         *,
         is_bare: bool = False,
         takes_unknown: bool = False,
-        made: Sequence[ToolCall] = (),
+        made: Sequence[ToolCall] | None = None,
     ) -> None:
         """Without tools there are no calls; a bare completion is all text.
 
-        Where it `takes_unknown` names, an answer that is nothing but the JSON of a call is one. Where calls
-        were `made` before it, so is the only call that its blocks of code show, unless it is one of those.
+        Where it `takes_unknown` names, an answer that is nothing but the JSON of a call is one. Unless `made`
+        is None, so is the only call that its blocks of code show, if it is none of those made.
         """
         self._form = form
         self._tools = tools
         self._made = made
-        self._said = ""  # if calls were made
+        self._said = ""
         self._has_called = False
         self._has_channels = form is not None and form.kind == "harmony"
         self._calls: CallsInText | None = None
@@ -84,25 +84,25 @@ class AnswerReader:
             if self._thought == "now":
                 self._thought = "before"
             self._has_called = self._has_called or piece.kind == "call"
-            if self._made and piece.kind == "text":
+            if self._made is not None and piece.kind == "text":
                 self._said += piece.text
             if piece.text or piece.kind == "call":
                 yield piece
-        if self._made and not (more or is_cut or self._has_called):
-            yield from self._call_in_code()
+        if self._made is not None and not (more or is_cut or self._has_called):
+            yield from self._call_in_code(self._made)
 
-    def _call_in_code(self) -> tuple[Piece, ...]:
+    def _call_in_code(self, made: Sequence[ToolCall]) -> tuple[Piece, ...]:
         """Return the only call that the answer's blocks of JSON show; nothing if it was made before."""
         form = self._form if self._form is not None and self._form.kind == "json" else ToolFormat("json")
         found = list[tuple[Piece, ...]]()
         for block in code_blocks(self._said):
             found += _calls_of(AnswerReader(form, self._tools).feed(block.code, more=False))
-        made = [(call.name, parsed(call.arguments)) for call in self._made]
         if len(found) != 1:
             return ()
-        name = found[0][0].name
-        arguments = "".join(piece.text for piece in found[0])
-        return () if (name, parsed(arguments)) in made else found[0]
+        (pieces,) = found
+        arguments = parsed("".join(piece.text for piece in pieces))
+        is_new = all((call.name, parsed(call.arguments)) != (pieces[0].name, arguments) for call in made)
+        return pieces if is_new else ()
 
     def _parts(self, text: str, *, more: bool, is_cut: bool) -> Iterator[Piece]:
         parted: Iterable[Stretch] = [("answer", text)]

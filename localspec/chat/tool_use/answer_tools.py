@@ -36,7 +36,9 @@ SAME_READS = 2  # if these calls only read files or compute: nothing can be diff
 class AnswerTools:
     """What one answer may call, and what it has called; results have at most `most` characters together.
 
-    It may make `most_calls`, or any number of them in the rounds that there are.
+    It may make `most_calls`, or any number of them in the rounds that there are. Once there were calls, in
+    this answer or before it (`made` of the offer), one that a block of code shows counts as well, unless the
+    user refuses some.
     """
 
     def __init__(
@@ -56,8 +58,8 @@ class AnswerTools:
         self._rounds = 0
         self._left = inf if most_calls is None else most_calls
         self._made = set[tuple[str, str, str]]()  # calls with their results
-        self._calls = list[ToolCall]()  # that were run
-        self._was_refused = False  # one of them
+        self._calls = list[ToolCall]()
+        self._was_refused = False  # one of the calls
         self._latest: tuple[object, ...] = ()  # calls with their results
         self._same = 0  # rounds that were alike
         self._silent = 0  # messages
@@ -76,9 +78,10 @@ class AnswerTools:
         """The offer to the next message."""
         if self.are_over:
             note = LAST_WORD if self._is_reminded else ENOUGH
-            return replace(self._offer, note=note, asks_again=self._is_reminded)
+            return replace(self._offer, note=note, asks_again=self._is_reminded, made=None)
         reminder = SILENT if self._is_reminded else ""
-        made = () if self._was_refused else tuple(self._calls)
+        takes_shown = (self._offer.made is not None or self._calls) and not self._was_refused
+        made = tuple(self._calls) if takes_shown else None
         return replace(self._offer, reminder=reminder, asks_again=self._is_reminded, made=made)
 
     def go_on_after(self, message: StoredMessage) -> bool:

@@ -33,7 +33,9 @@ class ToolOffer:
     note: str = ""
     reminder: str = ""
     asks_again: bool = False  # for a message that was silent
-    made: tuple[ToolCall, ...] = ()  # calls before it; one that only a block of code shows counts then, too
+    made: tuple[ToolCall, ...] | None = (
+        None  # by this answer, if there were any in its chat; see AnswerReader
+    )
 
     def put_into(self, request: Request) -> Request:
         """Return a request whose answer may call the tools; its arguments follow their schemas."""
