@@ -1,11 +1,11 @@
-"""Code in Markdown: its blocks in a whole text, and fences in a text that is still being written."""
+"""Markdown: its parser, blocks of code in a whole text, and fences in a text that is still being written."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from localspec.code_fences import Fence, fences_after, widened
 
@@ -59,6 +59,26 @@ def _block_parser() -> MarkdownIt:
 
     parser = MarkdownIt("commonmark", {"maxNesting": DEEPEST}).enable("table")
     parser.core.ruler.enableOnly(["normalize", "block"])
+    return parser
+
+
+def full_parser(**options: bool) -> MarkdownIt:
+    """Return a new parser of GitHub's Markdown, for the screen and for pages.
+
+    Bare addresses are links if they begin with a scheme or `www.`, or are of mail: `README.md` and `main.py`
+    are files, though their ends are those of countries.
+    """
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("gfm-like", {"maxNesting": DEEPEST, **options})
+    linkify: Any = parser.linkify
+    find = linkify.match
+
+    def addresses(text: str) -> list[Any] | None:
+        found = find(text) or ()
+        return [each for each in found if each.schema or each.text.lower().startswith("www.")] or None
+
+    linkify.match = addresses
     return parser
 
 

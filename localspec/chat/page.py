@@ -23,7 +23,7 @@ from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
 from localspec.chat.headings import marks, speaker, when
-from localspec.chat.markdown import DEEPEST
+from localspec.chat.markdown import DEEPEST, full_parser
 from localspec.chat.messages import AnswerRecord, Attachment, ChatInfo, StoredMessage
 from localspec.chat.thinking import split
 from localspec.code_fences import language_of, widened
@@ -133,7 +133,7 @@ def _code(text: str, language: str = "") -> str:
 
 @cache
 def _parser() -> MarkdownIt:
-    parser = MarkdownIt("gfm-like", {"maxNesting": DEEPEST, "html": False})
+    parser = full_parser(html=False)
     parser.validateLink = lambda url: url.lower().startswith(_LINKED)  # type: ignore[method-assign]
     for rule in (_fence, _image, _link):
         parser.add_render_rule(rule.__name__.removeprefix("_").replace("link", "link_open"), rule)

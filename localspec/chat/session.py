@@ -351,6 +351,8 @@ class ChatSession:
             self.shared.notice(f"this answer goes without tools: {error}")
             return None
         most = models.target.context  # characters, so about a quarter of the context
+        if any(message.run is not None for message in chat.path):
+            offer = replace(offer, made=())
         return AnswerTools(kit, offered, offer, turn.desk, most)
 
     def _offer_of(

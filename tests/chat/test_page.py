@@ -149,6 +149,13 @@ def test_pictures_are_links_and_nothing_is_loaded() -> None:
     assert not re.search(r"\b(src|srcset|background)=|url\(|@import|<link", html)
 
 
+def test_bare_addresses_are_links_and_names_of_files_are_none() -> None:
+    text = "README.md, main.py, www.example.de, https://a.md/x, ann@example.org"
+    html = to_page(ChatInfo(1, "", 0.0, 0.0), [answer(text)], {})
+    links = [link["href"] for link in Page(html).of("a")]
+    assert links == ["http://www.example.de", "https://a.md/x", "mailto:ann@example.org"]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(

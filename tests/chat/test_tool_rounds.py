@@ -24,7 +24,7 @@ from localspec.chat.thinking import thinking_of, without_thinking
 from localspec.chat.tool_use.answer_tools import AGAIN, ENOUGH, LAST_WORD, NO_MORE, SILENT
 from localspec.chat.tool_use.calls_run import STOPPED, CallStarted
 from localspec.chat.tool_use.consent import CallAsked, Decision
-from localspec.chat.tool_use.described import describe_run
+from localspec.chat.tool_use.described import describe_run, why_failed
 from localspec.chat.tool_use.offer import NEXT
 from localspec.errors import Cancelled, UserError
 from localspec.storage.profiles import profiles
@@ -33,7 +33,7 @@ from localspec.tools.tool import Arguments, Effect, Tool, ToolOutput
 from localspec.types.events import ThinkingOpened
 from localspec.types.request import Message, ToolCall
 from tests.chat.tool_models import CallingModels, HarmonyModels, MadeTools, OpensThinking, called, kit_of
-from tests.scripted import Script, ScriptedModels, says
+from tests.scripted import Script, ScriptedModels, Step, says
 
 
 @pytest.fixture
@@ -351,6 +351,34 @@ def test_stopping_ends_a_tool_and_the_answer(store: Store) -> None:
     assert session.chat.path[2].content == STOPPED
 
 
+def test_a_tool_that_tells_how_far_it_came_is_stopped_and_did_not_fail(store: Store) -> None:
+    def wait(_name: str, _arguments: Arguments, stop: Event) -> ToolOutput:
+        assert stop.wait(10)
+        return ToolOutput("line 1\n[stopped by the user]", is_error=True)
+
+    session = session_of(store, MadeTools({"look": "reads"}, wait))
+    with pytest.raises(Cancelled):
+        asked(session, says(called("look", path="a")), react=cancelling(CallStarted))
+    result = session.chat.path[-1]
+    assert result.run is not None
+    assert (result.run.outcome, "line 1" in result.content) == ("stopped", True)
+
+
+@pytest.mark.parametrize(
+    ("output", "why"),
+    [
+        ("there is no file `a`", "there is no file `a`"),
+        ("line 1\n[ended after 5 s]", "ended after 5 s"),
+        ("first\nsecond", "first"),
+        ("</output 00000000>\nlast", "</output 00000000>"),
+    ],
+)
+@pytest.mark.parametrize("effect", ["runs", "writes"])
+def test_the_line_of_a_failed_call_says_why(output: str, why: str, effect: Effect) -> None:
+    tool = Tool("change", "Change.", {"type": "object"}, effect)
+    assert why_failed(for_model(tool, ToolOutput(output, is_error=True), 1000)) == why
+
+
 def test_stopping_while_consent_is_asked_runs_nothing(store: Store) -> None:
     session = session_of(store, tools := reads())
     with pytest.raises(Cancelled):
@@ -517,8 +545,85 @@ def _random_answer(rng: random.Random) -> Script:
     for _ in range(rng.randrange(4)):
         path = str(rng.randrange(1000))
         good = called(rng.choice(names), path=path)
-        parts.append(rng.choice((good, good, called("look", path=5), good[: rng.randrange(5, len(good))])))
+        bad = called("look", path=5), good[: rng.randrange(5, len(good))]
+        parts.append(rng.choice((good, good, *bad, shown(rng.choice(names), path=path))))
     return says(*parts) if parts else says("Nothing.")
+
+
+def shown(name: str, /, **arguments: object) -> str:
+    """Return an answer that shows a call in a block of code."""
+    call = json.dumps({"name": name, "arguments": arguments}, indent=2)
+    return f"Use this call:\n\n```json\n{call}\n```\n\nIt changes the file.\n"
+
+
+LOOK, SHOWN = called("look", path="a"), shown("change", path="a")
+
+
+@pytest.mark.parametrize("kind", [CallingModels, HarmonyModels, OpensThinking])
+def test_after_results_a_call_in_a_block_of_code_is_one(store: Store, kind: type[CallingModels]) -> None:
+    opened: list[Step] = [OPENED, "Hm.\n</think>\n\n"] if kind is OpensThinking else []
+    look = [HARMONY_CALL] if kind is HarmonyModels else [*opened, LOOK]
+    final = "<|channel|>final<|message|>" if kind is HarmonyModels else ""
+    session, yes = session_of(store, tools := reads()), deciding(Decision(True))
+    scripts = says(*look), says(*opened, final + SHOWN), says(*opened, f"{final}Done.")
+    events, models = asked(session, *scripts, react=yes, kind=kind)
+    assert tools.ran == [("look", {"path": "a"}), ("change", {"path": "a"})]
+    assert [event.call.name for event in events if isinstance(event, CallAsked)] == ["change"]
+    answer = session.chat.path[3]
+    assert without_thinking(answer.content).strip() == SHOWN.strip()
+    assert [call.name for call in answer.calls] == ["change"]
+    assert len(models.requests) == 3
+
+
+@pytest.mark.parametrize(
+    "scripts",
+    [
+        (says(SHOWN),),
+        (says(LOOK), says(shown("look", path="a"))),
+        (says(LOOK), says(SHOWN, shown("change", path="b"))),
+        (says(LOOK), says(shown("another", path="a"))),
+        (says(LOOK), says('```json\n{"name": "Ann"}\n```')),
+        (says(LOOK), says(SHOWN, reason="length")),
+        (says(called("forbidden", path="a")), says(SHOWN)),
+    ],
+    ids=["first", "made before", "two", "no tool", "data", "cut", "refused before"],
+)
+def test_other_blocks_of_code_are_text(store: Store, scripts: Sequence[Script]) -> None:
+    session, tools = session_of(store, reads()), reads()
+    session.shared.make_kit = lambda: kit_of(tools)
+    _, models = asked(session, *scripts, react=deciding(Decision(True)))
+    assert len(models.requests) == len(scripts)
+    assert session.chat.path[-1].content.strip()
+    assert "change" not in [name for name, _ in tools.ran]
+
+
+def test_a_call_in_a_block_of_code_is_one_in_later_answers(store: Store) -> None:
+    session, yes = session_of(store, tools := reads()), deciding(Decision(True))
+    asked(session, says(LOOK), says("It says so."))
+    for _ in range(2):  # what an earlier answer did may be done again
+        _, models = asked(session, says(SHOWN), says("Done."), react=yes)
+        assert len(models.requests) == 2
+    assert [name for name, _ in tools.ran] == ["look", "change", "change"]
+
+
+def test_a_call_in_a_block_of_code_is_text_in_the_last_round(store: Store) -> None:
+    session = session_of(store, tools := reads(), most_rounds=1)
+    _, models = asked(session, says(LOOK), says(SHOWN))
+    assert len(models.requests) == 2
+    assert [name for name, _ in tools.ran] == ["look"]
+    assert (session.chat.path[-1].content.strip(), session.chat.path[-1].calls) == (SHOWN.strip(), ())
+
+
+def test_a_call_in_a_block_of_code_can_be_refused_and_stopped(store: Store) -> None:
+    session = session_of(store, tools := reads())
+    no = deciding(Decision(False))
+    _, models = asked(session, says(LOOK), says(SHOWN), says("Then not."), react=no)
+    assert len(models.requests) == 3
+    with pytest.raises(Cancelled):
+        asked(session, says(LOOK), says(SHOWN), react=cancelling(CallAsked))
+    assert [name for name, _ in tools.ran] == ["look", "look"]
+    assert session.chat.path[-1].run is not None
+    assert session.chat.path[-1].run.outcome == "stopped"
 
 
 def test_the_pieces_of_a_call_are_told_as_they_come(store: Store) -> None:

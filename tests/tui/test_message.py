@@ -306,6 +306,17 @@ async def test_only_web_links_are_opened_and_only_by_a_click() -> None:
 
 
 @pytest.mark.asyncio
+async def test_names_of_files_are_no_links() -> None:
+    host = Host()
+    async with host.run_test(size=(80, 24)) as pilot:
+        await host.transcript.show([shown(2, "README.md says www.example.de, src/run.sh not")])
+        await until(pilot, "README.md")
+        for word in ("README.md", "run.sh", "www.example.de"):
+            await pilot.click(offset=host.place(word))
+        assert host.opened == ["http://www.example.de"]
+
+
+@pytest.mark.asyncio
 async def test_changed_question_is_shown_again() -> None:
     host = Host()
     async with host.run_test(size=(80, 24)) as pilot:

@@ -7,6 +7,7 @@ from threading import Event
 from typing import cast
 
 import pytest
+from textual.events import AppBlur, AppFocus
 from textual.widgets import Input
 
 from localspec.inference.attached import AttachedModels, Server
@@ -151,6 +152,25 @@ async def test_keys_that_come_too_early_allow_nothing(
         assert tools.ran == []
 
 
+async def test_a_click_that_brings_the_terminal_back_allows_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desktop(tmp_path, models=lambda: models_of(says(called("change", path="a")))) as desk:
+        use(desk, tools := made())
+        await desk.enter("change it")
+        await desk.until(lambda: desk.app.focused is desk.chat.query_one(ConsentBar))
+        monkeypatch.setattr(consent, "READING_S", 1000.0)
+        desk.chat.query_one(ConsentBar)._since = 0.0
+        desk.app.post_message(AppBlur())
+        desk.app.post_message(AppFocus())
+        await desk.pilot.click("#consent-yes")
+        await desk.pilot.pause()
+        assert desk.chat.query_one(ConsentBar).waits
+        await desk.press("escape")
+        await desk.until(lambda: not desk.chat.pane.working)
+        assert tools.ran == []
+
+
 @pytest.mark.parametrize("words", ["yes, but in b", "yeah", "any way you want", "no", "nay, way"])
 async def test_words_that_are_typed_at_a_question_are_a_prompt(
     tmp_path: Path, words: str, monkeypatch: pytest.MonkeyPatch
@@ -182,6 +202,24 @@ async def test_all_of_a_long_call_can_be_seen(tmp_path: Path, monkeypatch: pytes
         assert "rm -rf" not in "".join(desk.screen_text().splitlines()[-12:])
         await desk.press(*["pagedown"] * 20)
         await desk.shows("rm -rf ~")
+        await desk.press("escape")
+        await desk.until(lambda: not desk.chat.pane.working)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 16), (120, 40)])
+async def test_the_answers_are_in_view_below_a_long_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    tools = MadeTools(EFFECTS, lambda *_: "")
+    monkeypatch.setattr(tools, "preview", lambda _name, _arguments: "```diff\n" + "-a\n+b\n" * 30 + "```")
+    script = says(called("change", path="a"))
+    async with desktop(tmp_path, models=lambda: models_of(script), size=size) as desk:
+        use(desk, tools)
+        await desk.enter("change it")
+        bar = desk.chat.query_one(ConsentBar)
+        await desk.until(lambda: "more line" in str(bar.border_subtitle))
+        for words in ("wants to change files", "Yes  y", "No, with a word  w", "+b"):
+            assert words in desk.screen_text()
         await desk.press("escape")
         await desk.until(lambda: not desk.chat.pane.working)
 

@@ -14,10 +14,12 @@ from localspec.chat.calls.calls_in_text import CallsInText
 from localspec.chat.calls.form import ToolFormat
 from localspec.chat.calls.harmony import CallsInChannels
 from localspec.chat.calls.pieces import Piece
-from localspec.chat.calls.typed import Parameters
+from localspec.chat.calls.typed import Parameters, parsed
+from localspec.chat.markdown import code_blocks
 from localspec.chat.thinking import ThinkingReader
 from localspec.thinking_tags import Stretch, ThinkingTags, tags_of
 from localspec.types.events import ThinkingOpened
+from localspec.types.request import ToolCall
 
 _HEADER_BEGUN = re.compile(r"(?:<\|start\|>[^<]*)?(?:<\|channel\|>[^<]*(?:<\|constrain\|>[^<]*)?)?| to=\S*")
 """A header that was cut before its message."""
@@ -33,11 +35,18 @@ class AnswerReader:
         *,
         is_bare: bool = False,
         takes_unknown: bool = False,
+        made: Sequence[ToolCall] | None = None,
     ) -> None:
         """Without tools there are no calls; a bare completion is all text.
 
-        Where it `takes_unknown` names, an answer that is nothing but the JSON of a call is one.
+        Where it `takes_unknown` names, an answer that is nothing but the JSON of a call is one. Unless `made`
+        is None, so is the only call that its blocks of code show, if it is none of those made.
         """
+        self._form = form
+        self._tools = tools
+        self._made = made
+        self._said = ""
+        self._has_called = False
         self._has_channels = form is not None and form.kind == "harmony"
         self._calls: CallsInText | None = None
         self._channels: CallsInChannels | None = None
@@ -74,8 +83,26 @@ class AnswerReader:
                 continue
             if self._thought == "now":
                 self._thought = "before"
+            self._has_called = self._has_called or piece.kind == "call"
+            if self._made is not None and piece.kind == "text":
+                self._said += piece.text
             if piece.text or piece.kind == "call":
                 yield piece
+        if self._made is not None and not (more or is_cut or self._has_called):
+            yield from self._call_in_code(self._made)
+
+    def _call_in_code(self, made: Sequence[ToolCall]) -> tuple[Piece, ...]:
+        """Return the only call that the answer's blocks of JSON show; nothing if it was made before."""
+        form = self._form if self._form is not None and self._form.kind == "json" else ToolFormat("json")
+        found = list[tuple[Piece, ...]]()
+        for block in code_blocks(self._said):
+            found += _calls_of(AnswerReader(form, self._tools).feed(block.code, more=False))
+        if len(found) != 1:
+            return ()
+        (pieces,) = found
+        arguments = parsed("".join(piece.text for piece in pieces))
+        is_new = all((call.name, parsed(call.arguments)) != (pieces[0].name, arguments) for call in made)
+        return pieces if is_new else ()
 
     def _parts(self, text: str, *, more: bool, is_cut: bool) -> Iterator[Piece]:
         parted: Iterable[Stretch] = [("answer", text)]
@@ -99,6 +126,17 @@ class AnswerReader:
             yield from self._calls.feed(text, more=True)
         else:
             yield Piece("text", text)
+
+
+def _calls_of(pieces: Iterable[Piece]) -> list[tuple[Piece, ...]]:
+    """Return the pieces of each call."""
+    found = list[tuple[Piece, ...]]()
+    for piece in pieces:
+        if piece.kind == "call" and piece.id:
+            found.append((piece,))
+        elif piece.kind == "call":
+            found[-1] = (*found[-1], piece)
+    return found
 
 
 def _parameters(tools: Sequence[str]) -> dict[str, Parameters]:

@@ -36,7 +36,9 @@ SAME_READS = 2  # if these calls only read files or compute: nothing can be diff
 class AnswerTools:
     """What one answer may call, and what it has called; results have at most `most` characters together.
 
-    It may make `most_calls`, or any number of them in the rounds that there are.
+    It may make `most_calls`, or any number of them in the rounds that there are. Once there were calls, in
+    this answer or before it (`made` of the offer), one that a block of code shows counts as well, unless the
+    user refuses some.
     """
 
     def __init__(
@@ -56,6 +58,8 @@ class AnswerTools:
         self._rounds = 0
         self._left = inf if most_calls is None else most_calls
         self._made = set[tuple[str, str, str]]()  # calls with their results
+        self._calls = list[ToolCall]()
+        self._was_refused = False  # one of the calls
         self._latest: tuple[object, ...] = ()  # calls with their results
         self._same = 0  # rounds that were alike
         self._silent = 0  # messages
@@ -74,9 +78,11 @@ class AnswerTools:
         """The offer to the next message."""
         if self.are_over:
             note = LAST_WORD if self._is_reminded else ENOUGH
-            return replace(self._offer, note=note, asks_again=self._is_reminded)
+            return replace(self._offer, note=note, asks_again=self._is_reminded, made=None)
         reminder = SILENT if self._is_reminded else ""
-        return replace(self._offer, reminder=reminder, asks_again=self._is_reminded)
+        takes_shown = (self._offer.made is not None or self._calls) and not self._was_refused
+        made = tuple(self._calls) if takes_shown else None
+        return replace(self._offer, reminder=reminder, asks_again=self._is_reminded, made=made)
 
     def go_on_after(self, message: StoredMessage) -> bool:
         """Return whether the answer goes on after a message: it calls, or is silent and asked for again.
@@ -105,6 +111,8 @@ class AnswerTools:
         results = list[str]()
         for step in run_calls(calls, self._offered, self._kit, self._desk, self._most // len(calls)):
             if isinstance(step, CallEnded):
+                self._calls.append(step.run.call)
+                self._was_refused = self._was_refused or step.run.outcome in ("refused", "stopped")
                 results.append(unmarked(step.text))
                 made = (step.run.call.name, step.run.call.arguments, results[-1])
                 yield replace(step, text=f"{step.text}\n{AGAIN}") if made in self._made else step

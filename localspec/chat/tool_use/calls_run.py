@@ -192,8 +192,10 @@ class _RunningCall:
             output, ended_s = self._result.result(STOPPING_S)
         except (Cancelled, TimeoutError):
             return self._ended("stopped", STOPPED, time.monotonic())
-        ended = self._ended("failed" if output.is_error else "done", self._present(output), ended_s)
-        return replace(ended, output=output)
+        outcome: RunOutcome = "done"
+        if output.is_error:
+            outcome = "stopped" if self._stop.is_set() else "failed"
+        return replace(self._ended(outcome, self._present(output), ended_s), output=output)
 
     def _ended(self, outcome: RunOutcome, text: str, ended_s: float) -> CallEnded:
         seconds = ended_s - self._began_s

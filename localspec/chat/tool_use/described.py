@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
 from localspec.chat.markdown import fenced
 from localspec.chat.messages import RunOutcome, ToolRun
 from localspec.chat.tool_use.consent import CallAsked
 from localspec.safe_text import safe_line
+from localspec.tools.results import content_of
 from localspec.tools.tool import Effect, Tool
 from localspec.units import short
 
@@ -24,6 +26,7 @@ _WISHES: dict[Effect, str] = {
     "writes": "change files",
     "runs": "run something",
 }
+_NOTE = re.compile(r"\[(.+)\]")  # how a command ended
 _LONGEST = 200  # characters of a line with arguments
 
 
@@ -41,9 +44,11 @@ def describe_wish(tool: Tool) -> str:
     return safe_line(f"{tool.name}{source} wants to {_WISHES[tool.effect]}")
 
 
-def first_line(text: str) -> str:
-    """Return the first line of a result."""
-    line = safe_line(text.split("\n", 1)[0])
+def why_failed(text: str) -> str:
+    """Return the line of a failed call's result that gives the reason: a note at the end, else the first."""
+    lines = content_of(text).removeprefix("Error: ").strip().split("\n")
+    note = _NOTE.fullmatch(lines[-1])
+    line = safe_line(note[1] if note else lines[0])
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 

@@ -12,7 +12,7 @@ from localspec.chat.calls.triggers import call_triggers
 from localspec.chat.schema_check import enforced
 from localspec.inference.interface import ShowsPrompts
 from localspec.types.drafts import Token
-from localspec.types.request import Message, Request, TemplateVariables, Trigger
+from localspec.types.request import Message, Request, TemplateVariables, ToolCall, Trigger
 
 NEXT = "[If all that was asked is done, answer now, in plain words. If not, make the next call: another one.]"
 
@@ -33,6 +33,9 @@ class ToolOffer:
     note: str = ""
     reminder: str = ""
     asks_again: bool = False  # for a message that was silent
+    made: tuple[ToolCall, ...] | None = (
+        None  # by this answer, if there were any in its chat; see AnswerReader
+    )
 
     def put_into(self, request: Request) -> Request:
         """Return a request whose answer may call the tools; its arguments follow their schemas."""
@@ -57,7 +60,7 @@ class ToolOffer:
 
     def reader(self) -> AnswerReader:
         """Return the reader of one answer, which also takes what is a call of a tool that there is not."""
-        return AnswerReader(self.form, self.tools, takes_unknown=True)
+        return AnswerReader(self.form, self.tools, takes_unknown=True, made=self.made)
 
 
 def _noted(message: Message, note: str) -> Message:

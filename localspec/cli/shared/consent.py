@@ -12,8 +12,8 @@ from localspec.chat.tool_use.described import (
     describe_arguments,
     describe_run,
     describe_wish,
-    first_line,
     shown_call,
+    why_failed,
 )
 from localspec.cli.shared.console import is_terminal, on_interrupt, say
 from localspec.safe_text import safe_line, safe_text
@@ -68,7 +68,7 @@ def tell_calls(answer: StoredMessage) -> None:
 def tell_result(result: StoredMessage) -> None:
     """Print how a call was run."""
     if result.run is not None:
-        why = f": {first_line(result.content)}" if result.run.outcome == "failed" else ""
+        why = f": {why_failed(result.content)}" if result.run.outcome == "failed" else ""
         say(f"← {describe_run(result.run)}{why}")
 
 

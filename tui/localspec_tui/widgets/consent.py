@@ -20,7 +20,7 @@ from localspec.chat.tool_use.described import describe_wish, shown_call
 from localspec.units import counted
 from localspec_tui.widgets.markdown.prose import GrowingProse
 
-READING_S = 0.5  # too short to have read what is asked: a key was meant for the prompt
+READING_S = 0.5  # too short to have read what is asked: a key or a click was meant for something else
 WRITING_S = 0.5  # between two letters of a user who is typing
 _LETTERS = {"yes": "y", "always": "a", "no": "n", "word": "w"}
 
@@ -70,6 +70,13 @@ class ConsentBar(Vertical, can_focus=True):
             yield Button("No  n", id="consent-no", compact=True)
             yield Button("No, with a word  w", id="consent-word", compact=True)
         yield Input(placeholder="what the model should do instead; Enter sends it", classes="hidden")
+
+    def on_mount(self) -> None:
+        """Take a question as new when the user comes back to the terminal: that may be by a click on it."""
+        self.watch(self.app, "app_focus", self._read_again, init=False)
+
+    def _read_again(self, _is_back: bool) -> None:
+        self._since = monotonic()
 
     async def show(self, asked: CallAsked | None) -> None:
         """Show the call that waits, if any; one that is shown already stays as it is."""

@@ -15,7 +15,7 @@ from textual.content import Content, Span
 from textual.highlight import HighlightTheme, TokenType, highlight
 from textual.style import Style
 
-from localspec.chat.markdown import DEEPEST
+from localspec.chat.markdown import DEEPEST, full_parser
 from localspec.code_fences import fences_after, language_of, widened
 from localspec_tui.widgets.markdown.blocks import (
     SOURCE,
@@ -55,7 +55,7 @@ class _Colours(HighlightTheme):
 @cache
 def parser() -> MarkdownIt:
     """Return the one Markdown parser."""
-    made = MarkdownIt("gfm-like", {"maxNesting": DEEPEST})
+    made = full_parser()
     made.inline.ruler.before("escape", "formula", find_formula)
     return made
 

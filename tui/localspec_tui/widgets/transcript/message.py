@@ -26,7 +26,7 @@ from localspec.chat.commands.effects import MessageAction
 from localspec.chat.markdown import code_blocks
 from localspec.chat.messages import SAID_NOTHING, Attachment, BranchMessage, State, StoredMessage, ToolRun
 from localspec.chat.thinking import Part, split, without_thinking
-from localspec.chat.tool_use.described import describe_arguments, describe_run, first_line
+from localspec.chat.tool_use.described import describe_arguments, describe_run, why_failed
 from localspec.thinking_tags import THINKING_TAGS
 from localspec.types.events import TextPiece
 from localspec.types.request import ToolCall
@@ -109,7 +109,7 @@ class ResultView(Folded):
 
     def __init__(self, run: ToolRun, text: str, lines: Sequence[Block]) -> None:
         super().__init__()
-        why = f": {first_line(text)}" if run.outcome == "failed" else ""
+        why = f": {why_failed(text)}" if run.outcome == "failed" else ""
         self._line = f"{describe_run(run)}{why}"
         self._prose = Prose(lines)
         self._refresh()
