@@ -39,7 +39,7 @@ def as_data(text: str, tool: Tool) -> str:
 
 
 def content_of(text: str) -> str:
-    """Return what a result says, without the line and the marks that a foreign text gets."""
+    """Return the text of a result, without the line and the marks that a foreign text gets."""
     found = _MARKED.match(text)
     return found[2] if found else text
 
