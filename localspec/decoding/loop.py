@@ -133,7 +133,9 @@ class Decoder:
                 self.model.checkpoint(pinned=len(text) == settled)
         yield len(text)
 
-    def _read(self, prompt: Sequence[int], *, tells_all: bool) -> Generator[PromptProgress, None, Rows]:
+    def _read(
+        self, prompt: Sequence[int], *, tells_all: bool = False
+    ) -> Generator[PromptProgress, None, Rows]:
         """Read what the cache lacks of a prompt; tell of the whole chunks, or also of its start and end."""
         if tells_all:
             cached = self.model.rewindable(self.cached(prompt))
