@@ -20,9 +20,9 @@ from localspec.types.saved_states import SavedState
 
 SHORT = 16  # tokens that are not cut: a draft, or the end of a prompt
 STALL_S = 0.15  # that reading a prompt may add to a pass for which other answers wait
-READING_S = 0.5  # of a pass in which only prompts are read
+READING_S = 1.0  # of a pass in which only prompts are read
 FIRST_READ = 64  # tokens of prompts in the first pass that reads some
-EFFICIENT_READ = 64  # with fewer a prompt takes longer as a whole: such pieces may take `READING_S`
+EFFICIENT_READ = 64  # with fewer each token takes longer to read: such pieces may take `READING_S`
 LEAST_READ = 16  # and in each one, however long that takes
 
 
