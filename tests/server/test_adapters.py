@@ -83,6 +83,7 @@ def test_the_settings_of_an_answer_name_its_adapters_and_biases(adapted: Served)
 @pytest.mark.slow
 def test_an_answer_may_not_end_itself(adapted: Served) -> None:
     asked = {"prompt": "Hi", "n_predict": 40, "temperature": 0, "lora": []}
+    asked["speculative"] = {"mode": "off"}  # a pass for each token
     short = adapted.post("/completion", asked).json()
     assert short["stop_type"] == "eos"
     assert not short["generation_settings"]["logit_bias"]

@@ -25,6 +25,7 @@ from localspec_tui.widgets.sidebar import (
     title_shown,
     written_day,
 )
+from tests.tui.settled import until
 from tests.tui.styled import STYLES
 
 TODAY = date(2026, 11, 20)
@@ -212,7 +213,7 @@ async def test_a_chat_is_renamed_in_place() -> None:
         title = app.query_one(TitleInput)
         assert title.has_focus
         assert title.value == "Chat 2"
-        assert title.region.right == app.chats.region.right
+        assert await until(pilot, lambda: title.region.right == app.chats.region.right)
         assert app.chats.cursor is not None
         assert title.region.y == app.chats.region.y + app.chats.cursor
         await pilot.press(*" New   name ", "enter")
