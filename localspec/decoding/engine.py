@@ -190,10 +190,18 @@ class Engine:
         return self._watched(self.decoder.rounds(prompt, drafter, policy, params, for_target))
 
     def _watched(self, rounds: Rounds) -> Rounds:
-        """Decode, and leave the draft model out from where it fails on."""
+        """Decode, and leave the draft model out from where it fails on.
+
+        A later segment may still read the prompt: its progress is that of the answer.
+        """
+        first_reused = self._reused
         try:
             with closing(rounds):
-                yield from rounds
+                for event in rounds:
+                    if first_reused is None or not isinstance(event, PromptProgress):
+                        yield event
+                    elif event.done:  # the first segment has told of the start
+                        yield event.since(first_reused)
         except DraftError as error:
             self.leave_out_draft(error)
             raise

@@ -744,10 +744,8 @@ class Runtime(AbstractContextManager["Runtime"]):
         if is_alone and request.steps_down and settings.mode != "off" and not self._left_out(settings.mode):
             fallback = self._fallbacks.setdefault(settings, ModeFallback(settings.mode, engine.plain))
             engine.known_costs(together=False)  # of plain decoding
-        if (
-            is_alone and request.measures_first and settings.mode != "off"
-        ):  # before the prompt is in the cache
-            engine.costs(together=settings.mode == "ssd")
+        if is_alone and request.measures_first and settings.mode != "off":
+            engine.costs(together=settings.mode == "ssd")  # before the prompt is in the cache
         if not self._seating.are_several:
             if request.reuses_cache or answer.segment:
                 engine.turn_to(text)
@@ -770,7 +768,7 @@ class Runtime(AbstractContextManager["Runtime"]):
                 rules,
                 request.top_logprobs,
                 answer.prompt_tokens,
-                tells_reading=request.tells_reading and not segment,
+                tells_reading=request.tells_reading and len(text) == answer.prompt_tokens,
             )
             if is_alone:
                 answer.mode = mode

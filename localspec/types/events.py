@@ -127,6 +127,11 @@ class PromptProgress:
     total: int
     cached: int = 0
 
+    def since(self, cached: int) -> PromptProgress:
+        """Return the same progress of an answer that found `cached` tokens in the cache and read on."""
+        read = self.cached - cached
+        return PromptProgress(self.done + read, self.total + read, cached)
+
 
 @dataclass(frozen=True, slots=True)
 class ReadAhead:

@@ -11,6 +11,7 @@ import pytest
 from localspec.benchmark.statistics import ks_uniform_p_value
 from localspec.decoding.engine import Rounds, decode_in_segments
 from localspec.decoding.fallback import ModeFallback, PlainCost
+from localspec.decoding.loop import READ_CHUNK
 from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import AnswerEvents, AnswerText
@@ -28,6 +29,7 @@ from tests import contract
 from tests.contract import SIGNIFICANT, EngineContract, Toy, latency_model
 from tests.decoding.toys import GREEDY
 
+OFF = EngineSettings(mode="off")
 SSD = EngineSettings(mode="ssd", draft_length=4, fan_out_budget=8)
 CIRCLE: tuple[Mode, ...] = ("ssd", "sd", "off", "ngram", "sd")
 NO_END: frozenset[int] = frozenset()
@@ -94,6 +96,23 @@ class RestlessToy(Toy):
             for event in events:
                 if isinstance(event, Round):
                     yield event
+
+
+def test_a_prompt_that_two_segments_read_has_one_progress() -> None:
+    """Another answer came while it was read; what the first segment read is not told as found cached."""
+    toy = Toy()
+    prompt = [number % 16 for number in range(2 * READ_CHUNK + 100)]
+    params = DecodeParams(GREEDY, "match", 0, 3, NO_END, tells_reading=True)
+
+    def decode(segment: int) -> Rounds:
+        return toy.engine.rounds(prompt, OFF, params, latency_model(), 0, segment)
+
+    with closing(decode(0)) as first:
+        told: list[object] = [next(first), next(first)]
+    told += [event for event in decode(1) if isinstance(event, PromptProgress)]
+    steps = (0, READ_CHUNK, 2 * READ_CHUNK, len(prompt))
+    assert told == [PromptProgress(done, len(prompt)) for done in steps]
+    assert toy.engine.reused == 0
 
 
 @pytest.fixture
