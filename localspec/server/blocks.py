@@ -19,7 +19,7 @@ from localspec.chat.calls.reader import AnswerReader
 from localspec.chat.messages import ToolRun
 from localspec.chat.tool_use.calls_run import CallEnded, CallEvent, CallStarted
 from localspec.server.exchange import SERVER_SENT, ApiError, error, streamed, unless_gone
-from localspec.server.live_timings import LiveTimings
+from localspec.server.live_timings import NOTHING, Live, LiveTimings
 from localspec.server.schemas import NO_SCHEMAS, ReplySchemas
 from localspec.types.events import (
     Finished,
@@ -215,9 +215,10 @@ class ProtocolReply(ABC):
 
     form = SERVER_SENT
 
-    def __init__(self, blocks: BlockStream) -> None:
+    def __init__(self, blocks: BlockStream, live: Live = NOTHING) -> None:
         """Begin with nothing."""
         self.blocks = blocks  # of the answer whose events come
+        self._live = live
         self.began = time.monotonic()
 
     async def send(self, request: Request, events: AsyncGenerator[ReplyEvent], *, streams: bool) -> Response:
@@ -232,8 +233,9 @@ class ProtocolReply(ABC):
                 for payload in self.begin():  # not before: until then, the status shows what is wrong
                     yield payload
                 self.blocks.timings.take(event)
-                if isinstance(event, PromptProgress):
-                    for payload in self.progress_events(event):
+                if self._live.progress and isinstance(event, PromptProgress):
+                    told = prompt_progress(event, self.began) | self.live()
+                    for payload in self.progress_events(told):
                         yield payload
                 for step in self.blocks.take(event):
                     for payload in self.events_of(step):
@@ -257,8 +259,12 @@ class ProtocolReply(ABC):
         """Yield the first events of an answer."""
         yield from ()
 
-    def progress_events(self, _progress: PromptProgress) -> Iterator[Json]:
-        """Yield the events of a part of the prompt that was read."""
+    def live(self) -> Json:
+        """Return the figures so far, if they are wanted."""
+        return {"timings": self.blocks.timings.told()} if self._live.timings else {}
+
+    def progress_events(self, _told: Json) -> Iterator[Json]:
+        """Yield the events of a part of the prompt that was read, with this about it."""
         yield from ()
 
     @abstractmethod

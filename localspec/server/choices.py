@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from localspec.app.answer_json import Json, finite, timings
-from localspec.server.blocks import BlockEvent, BlockStream, ContentBlock, prompt_progress, warned
+from localspec.server.blocks import BlockEvent, BlockStream, ContentBlock, warned
 from localspec.server.exchange import SERVER_SENT
+from localspec.server.live_timings import NOTHING, Live
 from localspec.server.queue import QueuedRequest
 from localspec.server.service import FINGERPRINT
 from localspec.server.several import SeveralAnswers
 from localspec.server.tools_here import ToolsHere
-from localspec.types.events import PromptProgress, TokenScore
+from localspec.types.events import TokenScore
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,7 @@ class Wanted:
 
     echoes: bool = False
     usage: bool = False
-    progress: bool = False
-    timings: bool = False  # with each chunk
+    live: Live = NOTHING
     details: Callable[[int, BlockStream], Json] | None = None
 
 
@@ -45,7 +45,7 @@ class ChoicesReply(SeveralAnswers):
         here: ToolsHere | None = None,
     ) -> None:
         """Begin with nothing; each prompt gets `number` answers, which may call the tools `here`."""
-        super().__init__([blocks() for _ in asked])
+        super().__init__([blocks() for _ in asked], wanted.live)
         self._here = here
         self._number = number
         self._wanted = wanted
@@ -73,15 +73,11 @@ class ChoicesReply(SeveralAnswers):
                 chunk = self._chunk({}, self.blocks.new_scores())
                 yield chunk | {"mcp_call": self._called(self.blocks, step.block)}
         elif (delta := _delta(step, self.blocks)) is not None:
-            yield self._chunk(delta, self.blocks.new_scores()) | self._live()
+            yield self._chunk(delta, self.blocks.new_scores()) | self.live()
 
-    def progress_events(self, progress: PromptProgress) -> Iterator[Json]:
+    def progress_events(self, told: Json) -> Iterator[Json]:
         """Yield a chunk about the reading of a prompt, as llama-server has it."""
-        if self._wanted.progress:
-            yield self._chunk({}) | prompt_progress(progress, self.began) | self._live()
-
-    def _live(self) -> Json:
-        return {"timings": self.blocks.timings.told()} if self._wanted.timings else {}
+        yield self._chunk({}) | told
 
     def last_events(self) -> Iterator[Json]:
         """Yield the last chunk of an answer, and the usage after the last answer."""

@@ -11,8 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localspec.app.answer_json import Json
-from localspec.server.blocks import BlockEvent, BlockStream, prompt_progress
+from localspec.server.blocks import BlockEvent, BlockStream
 from localspec.server.exchange import read, read_json
+from localspec.server.live_timings import Live
 from localspec.server.messages import an_object
 from localspec.server.native import native_answer
 from localspec.server.openai import (
@@ -27,7 +28,7 @@ from localspec.server.openai import (
 from localspec.server.queue import QueuedRequest
 from localspec.server.service import ChatService, Protocol
 from localspec.server.several import SeveralAnswers
-from localspec.types.events import PromptProgress, TokenScore
+from localspec.types.events import TokenScore
 from localspec.types.request import Infill
 from localspec.types.request import Request as GenerationRequest
 
@@ -101,7 +102,7 @@ async def _answered(
     every = [replace(asked_of(body, service, answer, profile), client=client) for answer in answers]
     schemas = await schemas_of(service, answers[0])
     blocks = partial(bare_blocks, schemas)
-    reply = _Reply(service, every, native, body, blocks)
+    reply = _Reply(service, every, native, body.live, blocks)
     streams = bool(body.stream)
     at_once = service.queue.at_once
     events = reply.events_of_all(lambda which: service.answer(every[which]), 1, at_once, streams=streams)
@@ -116,15 +117,13 @@ class _Reply(SeveralAnswers):
         service: ChatService,
         every: Sequence[QueuedRequest],
         native: NativeBody,
-        body: Body,
+        live: Live,
         blocks: Callable[[], BlockStream],
     ) -> None:
-        super().__init__([blocks() for _ in every])
+        super().__init__([blocks() for _ in every], live)
         self._service = service
         self._asked = every
         self._native = native
-        self._tells_progress = bool(body.return_progress)
-        self._tells_timings = bool(body.timings_per_token)
 
     def _head(self, number: int) -> Json:
         asked = self._asked[number]
@@ -134,16 +133,10 @@ class _Reply(SeveralAnswers):
         if step.added:
             sent = self.blocks.new_scores()
             added: Json = {"content": step.added, "stop": False}
-            yield self._head(self.at) | added | self._scored(sent) | self._live()
+            yield self._head(self.at) | added | self._scored(sent) | self.live()
 
-    def progress_events(self, progress: PromptProgress) -> Iterator[Json]:
-        if self._tells_progress:
-            told = prompt_progress(progress, self.began)
-            none: Json = {"content": "", "tokens": [], "stop": False}
-            yield self._head(self.at) | none | told | self._live()
-
-    def _live(self) -> Json:
-        return {"timings": self.blocks.timings.told()} if self._tells_timings else {}
+    def progress_events(self, told: Json) -> Iterator[Json]:
+        yield self._head(self.at) | {"content": "", "tokens": [], "stop": False} | told
 
     def last_events(self) -> Iterator[Json]:
         left = self.blocks.new_scores()

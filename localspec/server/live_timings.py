@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from localspec.app.answer_json import Json, timings
 from localspec.types.events import PromptProgress, RoundDone, Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What the chunks of a stream tell besides the answer."""
+
+    progress: bool = False  # of reading the prompt
+    timings: bool = False
+
+
+NOTHING = Live()
 
 
 class LiveTimings:

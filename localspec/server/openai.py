@@ -35,6 +35,7 @@ from localspec.server.blocks import BlockStream, ReplyEvent
 from localspec.server.choices import ChoicesReply, Wanted
 from localspec.server.exchange import read, read_json
 from localspec.server.fields import in_known_words
+from localspec.server.live_timings import NOTHING, Live
 from localspec.server.messages import ChatMessage, an_object, conversation, objects
 from localspec.server.native import native_answer
 from localspec.server.queue import QueuedRequest
@@ -134,8 +135,7 @@ async def _answered(
     wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
     is_verbose = service.server.is_verbose if body.verbose is None else body.verbose
     details = await _details(service, every) if is_verbose else None
-    progress = bool(body.return_progress)
-    wanted = Wanted(bool(body.echo), wants_usage, progress, bool(body.timings_per_token), details)
+    wanted = Wanted(bool(body.echo), wants_usage, body.live, details)
     reply = ChoicesReply(every, blocks, number, wanted, None if rounds is None else rounds.here)
 
     def answer(which: int) -> AsyncGenerator[ReplyEvent]:
@@ -237,6 +237,11 @@ class Body:
         """Return the number of tokens to write at most; with 0 the prompt is read and nothing written."""
         limit = self.max_completion_tokens if self.max_tokens is None else self.max_tokens
         return None if limit == -1 else limit
+
+    @property
+    def live(self) -> Live:
+        """Return what the chunks of a stream tell besides the answer."""
+        return Live(bool(self.return_progress), bool(self.timings_per_token)) if self.stream else NOTHING
 
 
 def body_of(value: object) -> Body:
@@ -489,7 +494,7 @@ def answer_of(body: Body, service: ChatService, prompt: tuple[Message, ...] | st
         if body.lora is None
         else scales_of(body.lora, service.queue.models.target.adapters),
         slot=None if body.id_slot in (None, -1) else body.id_slot % service.queue.parallel,
-        tells_reading=bool(body.stream and (body.return_progress or body.timings_per_token)),
+        tells_reading=body.live != NOTHING,
     )
 
 
@@ -500,8 +505,7 @@ def asked_of(body: Body, service: ChatService, answer: GenerationRequest, profil
     sampling = {**usual.sampling, **{name: value for name, value in given.items() if value is not None}}
     speculation = replace(usual.speculation, **(body.speculative or Speculation()).settled)
     overrides = replace(usual, speculation=speculation, sampling=sampling, answer=answer)
-    tells_rounds = bool(body.stream and body.timings_per_token)
-    return QueuedRequest(profile, overrides, tells_rounds=tells_rounds, reads=body.limit == 0)
+    return QueuedRequest(profile, overrides, tells_rounds=body.live.timings, reads=body.limit == 0)
 
 
 def _grammar(body: Body) -> Grammar | None:

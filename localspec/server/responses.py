@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from localspec.app.answer_json import Json, timings
 from localspec.chat.tool_use.kit import ToolKit
 from localspec.errors import UserError
-from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply, prompt_progress, warned
+from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply, warned
 from localspec.server.exchange import OVERFLOW, SERVER_SENT, ApiError, frame, read_json
 from localspec.server.fields import in_known_words, refuse, shared
 from localspec.server.messages import an_object, objects
@@ -26,7 +26,6 @@ from localspec.server.parts import text_of
 from localspec.server.service import ChatService, Protocol
 from localspec.server.tools_here import kit_for, listed
 from localspec.tools.mcp.names import tool_name
-from localspec.types.events import PromptProgress
 
 _REPEATED = ("instructions", "max_output_tokens", "temperature", "top_p")
 _NOT_OFFERED: Mapping[str, tuple[object, ...]] = {"top_logprobs": (0,), "prompt": ()}
@@ -163,9 +162,7 @@ class _Reply(ProtocolReply):
     """One response."""
 
     def __init__(self, body: Json, chat: Chat) -> None:
-        super().__init__(chat.blocks())
-        self._tells_progress = bool(chat.body.return_progress)
-        self._tells_timings = bool(chat.body.timings_per_token)
+        super().__init__(chat.blocks(), chat.body.live)
         self.form = replace(SERVER_SENT, waiting=self._waiting)
         self._number = -1  # of the last event
         tools = (tool for tool, _ in flat_tools(objects(body.get("tools"), "tools")) if tool is not None)
@@ -209,19 +206,14 @@ class _Reply(ProtocolReply):
         events = list(self.begin())  # before which no reader takes another
         return "".join(map(frame, events or [self._event("response.in_progress", response=self.complete())]))
 
-    def progress_events(self, progress: PromptProgress) -> Iterator[Json]:
-        if self._tells_progress:
-            told = prompt_progress(progress, self.began) | self._live()
-            yield self._event("response.in_progress", response=self.complete(), **told)
-
-    def _live(self) -> Json:
-        return {"timings": self.blocks.timings.told()} if self._tells_timings else {}
+    def progress_events(self, told: Json) -> Iterator[Json]:
+        yield self._event("response.in_progress", response=self.complete(), **told)
 
     def last_events(self) -> Iterator[Json]:
         response = self.complete()
         finished = self.blocks.finished
         assert finished is not None  # it ends the events
-        told: Json = {"timings": timings(finished.summary)} if self._tells_timings else {}
+        told: Json = {"timings": timings(finished.summary)} if self.live() else {}
         yield self._event(f"response.{response['status']}", response=response, **told)
 
     def error_event(self, failure: ApiError) -> Json:
@@ -286,7 +278,7 @@ class _Reply(ProtocolReply):
                 yield self._event("response.content_part.added", **inside, part=empty)
         elif step.kind == "grows":
             if not is_custom:
-                yield self._event(f"{name}.delta", **inside, delta=step.added, **extra, **self._live())
+                yield self._event(f"{name}.delta", **inside, delta=step.added, **extra, **self.live())
         elif is_custom:
             given = custom_input(block.text)
             yield self._event(f"{name}.delta", **inside, delta=given)

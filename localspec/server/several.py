@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 from localspec.errors import LocalSpecError
 from localspec.server.blocks import BlockStream, ProtocolReply, ReplyEvent
+from localspec.server.live_timings import NOTHING, Live
 from localspec.types.events import TextDelta
 
 _READ = 2  # pieces of an answer's text: then both models have read its prompt
@@ -16,9 +17,9 @@ _READ = 2  # pieces of an answer's text: then both models have read its prompt
 class SeveralAnswers(ProtocolReply):
     """A reply with several answers, whose events come in any order."""
 
-    def __init__(self, every: Sequence[BlockStream]) -> None:
+    def __init__(self, every: Sequence[BlockStream], live: Live = NOTHING) -> None:
         """Take what reads each answer."""
-        super().__init__(every[0])
+        super().__init__(every[0], live)
         self.every = every
         self.at = 0  # the number of the answer that the next events belong to
 
