@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from localspec.benchmark.statistics import ks_uniform_p_value, randomised_pit
-from localspec.decoding.biased_row import biased_logits
 from localspec.decoding.constraint import TokenRules
 from localspec.decoding.drafters.prompt_lookup import longest_draft
 from localspec.decoding.engine import Engine
@@ -101,7 +100,7 @@ class Toy:
     def exact(self, text: Sequence[int], sampling: Sampling) -> Distribution:
         """Return the exact distribution of the token after a text."""
         rules = self.rules or TokenRules()
-        row = biased_logits(self.target.logits_after(text), rules.bias)
+        row = rules.biased(FullRow(self.target.logits_after(text))).logits
         p = distribution(FullRow(row), sampling, text[self.answer_start :], rules.mask(text))
         ids = np.arange(self.vocabulary) if p.ids is None else p.ids
         return Distribution(ids[p.probs > 0], p.probs[p.probs > 0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -16,11 +15,10 @@ _BAN = -100.0
 _BANNED = -1e10  # practically impossible, and yet finite: if all tokens are banned, the best is taken
 _MOST = 1e10  # by more no token is likelier
 _MOST_TOKENS = 64  # that are looked at apart: for more, a copy of the row costs less
-_KEPT = 64  # biases in use
 
 
-class _Additions(NamedTuple):
-    """What is added to the logits of some tokens."""
+class Additions(NamedTuple):
+    """A bias as what is added to the logits of some tokens."""
 
     ids: Ids
     values: Logits
@@ -28,40 +26,30 @@ class _Additions(NamedTuple):
     only_lower: bool
 
 
-@lru_cache(_KEPT)
-def _additions(bias: Bias, size: int) -> _Additions:
+def additions(bias: Bias, size: int) -> Additions:
     """Return a bias as arrays, without the tokens that rows of a size lack."""
     known = {token: _BANNED if value <= _BAN else min(value, _MOST) for token, value in bias if token < size}
     values = np.array(list(known.values()), np.float32)
     ids = np.array(list(known), np.int64)
-    return _Additions(ids, values, frozenset(known), bool((values <= 0).all()))
-
-
-def biased_logits(logits: Logits, bias: Bias) -> Logits:
-    """Return rows of logits, or one, with a bias added; tokens that the rows lack are left out."""
-    added = _additions(bias, logits.shape[-1])
-    if not added.tokens:
-        return logits
-    logits = logits.copy()
-    logits[..., added.ids] += added.values
-    return logits
+    return Additions(ids, values, frozenset(known), bool((values <= 0).all()))
 
 
 class BiasedRow(Candidates):
     """A row with a bias; the row itself stays as it is."""
 
-    __slots__ = ("_added", "_bias", "_row")
+    __slots__ = ("_added", "_row")
 
-    def __init__(self, row: Candidates, bias: Bias) -> None:
-        """Take a row of which all logits are there."""
+    def __init__(self, row: Candidates, added: Additions) -> None:
+        """Take a row of which all logits are there, and what is added for a row of its size."""
         self._row = row
-        self._bias = bias
-        self._added = _additions(bias, len(row.logits))
+        self._added = added
 
     @property
     def logits(self) -> Logits:
         """Return a copy of all logits, with the bias."""
-        return biased_logits(self._row.logits, self._bias)
+        logits = self._row.logits.copy()
+        logits[self._added.ids] += self._added.values
+        return logits
 
     def best(self) -> int:
         """Return the likeliest token."""

@@ -6,12 +6,12 @@ Both change the distributions of the target and the draft model in the same way,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 
-from localspec.decoding.biased_row import Bias, BiasedRow
+from localspec.decoding.biased_row import Additions, Bias, BiasedRow, additions
 from localspec.types.candidates import Candidates
 from localspec.types.drafts import TokenMask
 
@@ -73,6 +73,7 @@ class TokenRules:
 
     bias: Bias = ()
     constraint: Constraint | None = None
+    _additions: dict[int, Additions] = field(default_factory=dict, repr=False, compare=False)  # by row size
 
     @property
     def are_lazy(self) -> bool:
@@ -85,7 +86,13 @@ class TokenRules:
 
     def biased(self, row: Candidates) -> Candidates:
         """Return a row with the bias."""
-        return BiasedRow(row, self.bias) if self.bias else row
+        if not self.bias:
+            return row
+        size = len(row.logits)
+        added = self._additions.get(size)
+        if added is None:
+            added = self._additions[size] = additions(self.bias, size)
+        return BiasedRow(row, added)
 
     def mask(self, text: Sequence[int]) -> TokenMask | None:
         """Return the tokens that may follow a text; None means all."""

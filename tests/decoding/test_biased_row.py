@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from localspec.decoding.biased_row import Bias, BiasedRow
+from localspec.decoding.biased_row import Bias
+from localspec.decoding.constraint import TokenRules
 from localspec.errors import LogitsError
 from localspec.types.candidates import FullRow, Logits
 from localspec.types.drafts import TokenMask
@@ -47,7 +48,7 @@ def test_it_is_as_a_copy_with_the_bias_added(bias: Bias, kind: str) -> None:
     mask = TokenMask(np.arange(0, SIZE, 3))
     for row in rows(kind):
         before = row.logits.copy()
-        biased = BiasedRow(row, bias)
+        biased = TokenRules(bias).biased(row)
         copied = FullRow(by_copy(row.logits, bias))
         assert biased.best() == copied.best()
         for count in (1, 2, 40):
@@ -58,16 +59,25 @@ def test_it_is_as_a_copy_with_the_bias_added(bias: Bias, kind: str) -> None:
         assert (row.logits == before).all()
 
 
+def test_rows_of_two_sizes_have_their_own_tokens() -> None:
+    """A draft model may know fewer tokens."""
+    rules = TokenRules(((1, -100.0), (3, 9.0)))
+    large, small = (FullRow(np.array(row, np.float32)) for row in ([0, 5, 1, 0], [0, 5, 1]))
+    for _ in range(2):
+        assert rules.biased(large).best() == 3
+        assert rules.biased(small).best() == 2
+
+
 def test_more_tokens_than_there_are_is_all_of_them() -> None:
     row = FullRow(np.array([1.0, 2.0, 3.0], np.float32))
-    assert BiasedRow(row, ((2, -5.0),)).top(10) == ([1, 0, 2], [2.0, 1.0, -2.0])
+    assert TokenRules(((2, -5.0),)).biased(row).top(10) == ([1, 0, 2], [2.0, 1.0, -2.0])
 
 
 @pytest.mark.parametrize("place", [0, 3])
 def test_a_row_that_is_not_numbers_is_noticed(place: int) -> None:
     logits = np.zeros(SIZE, np.float32)
     logits[place] = np.nan
-    row = BiasedRow(FullRow(logits), ((3, -100.0),))
+    row = TokenRules(((3, -100.0),)).biased(FullRow(logits))
     with pytest.raises(LogitsError):
         row.best()
     with pytest.raises(LogitsError):
