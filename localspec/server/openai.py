@@ -240,7 +240,7 @@ class Body:
 
     @property
     def live(self) -> Live:
-        """Return what the chunks of a stream tell besides the answer."""
+        """Return the wishes for chunks that tell more than the answer."""
         return Live(bool(self.return_progress), bool(self.timings_per_token)) if self.stream else NOTHING
 
 

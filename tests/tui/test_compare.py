@@ -21,6 +21,7 @@ from localspec_tui.screens import compare
 from localspec_tui.screens.compare import AnswerColumn, CompareScreen
 from localspec_tui.widgets.markdown.prose import Prose
 from tests.tui.answers import plain, record_of, sd, ssd
+from tests.tui.settled import settled
 from tests.tui.styled import STYLES
 
 ROUNDS = {"off": plain(30), "sd": sd(20), "ssd": ssd(20)}
@@ -122,6 +123,7 @@ async def test_columns_show_markdown_and_end_at_the_end_of_the_answer() -> None:
         assert "**" not in app.text("sd")
         scroll = app.column("sd").query_one(VerticalScroll)
         await until(pilot, lambda: scroll.max_scroll_y > 30 and scroll.is_vertical_scroll_end)
+        await settled(pilot)  # a later layout would move the end
         await pilot.press("up", "up")
         await until(pilot, lambda: scroll.scroll_y == scroll.max_scroll_y - 2)
 
