@@ -37,6 +37,19 @@ def test_only_the_command_line_prints() -> None:
     assert printing == []
 
 
+def test_no_coroutine_waits_for_its_worker() -> None:
+    """Look for workers that are not started by `start_worker` and are no threads."""
+    others = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in SOURCES
+        if path.name != "workers.py"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if node.func.attr == "run_worker" and "thread" not in [keyword.arg for keyword in node.keywords]
+    ]
+    assert others == []
+
+
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [

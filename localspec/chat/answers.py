@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 from localspec.chat.answer_turns import AnswerTurns
@@ -91,7 +92,7 @@ class Answers:
         store: Store,
         loader: ModelLoader,
         others: OtherChats,
-        start: Callable[[Coroutine[None, None, None]], object],
+        start: Callable[[Callable[[], Coroutine[None, None, None]]], object],
     ) -> None:
         self.loader = loader
         self.unread = store.unread()  # of answers that ended in chats that were not open
@@ -180,7 +181,7 @@ class Answers:
         self._others.began(is_shown=view is not None)
         if view is not None:
             view.began()
-        self._start(self._follow(answer))
+        self._start(partial(self._follow, answer))
         return answer
 
     async def _follow(self, answer: RunningAnswer) -> None:
@@ -258,7 +259,7 @@ class Answers:
         if answer is None:
             return
         if answer.is_stuck:
-            self._start(self.reload())
+            self._start(self.reload)
             return
         answer.stop()
         if answer.models is None and not any(each.is_loading for each in self._running.values()):

@@ -13,7 +13,7 @@ python=${PYTHON:-python3}
 version=$("$python" -c 'from importlib.metadata import version; print(version("llama-cpp-python"))')
 
 mkdir -p "$folder/source"
-"$python" -m pip download --quiet --no-deps --no-binary :all: \
+"$python" -m pip download --quiet --no-deps --no-binary llama-cpp-python \
     --dest "$folder/source" "llama-cpp-python==$version"
 tar -xzf "$folder/source/llama_cpp_python-$version.tar.gz" -C "$folder/source"
 

@@ -112,8 +112,8 @@ class Rig:
         self.answers = Answers(store, loader, Others(self.view.told, self.view.over), self._start)
         self.controller = ChatController(self.session, self.answers, self.view)
 
-    def _start(self, work: Coroutine[None, None, None]) -> None:
-        self.tasks.append(asyncio.ensure_future(work))
+    def _start(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        self.tasks.append(asyncio.ensure_future(work()))
 
     @property
     def texts(self) -> list[str]:

@@ -49,6 +49,7 @@ from localspec_tui.screens.chat.elsewhere import AnswerReady
 from localspec_tui.screens.chat.pane import Log
 from localspec_tui.screens.chat.screen import ChatScreen
 from localspec_tui.widgets.log_panel import KEPT
+from localspec_tui.workers import start_worker
 
 DEFAULT_THEME = "localspec-dark"
 SIGNALLED = 128  # and the number of a signal: what it makes of the exit code
@@ -151,12 +152,12 @@ class LocalSpecApp(App[int]):
     def copy_to_clipboard(self, text: str) -> None:
         """Put text on every clipboard that can be reached."""
         super().copy_to_clipboard(text)
-        self.run_worker(asyncio.to_thread(put, text), group="copy", exit_on_error=False)
+        start_worker(self, asyncio.to_thread, put, text, group="copy", exit_on_error=False)
 
     @on(CopyAsked)
     def _copy(self, asked: CopyAsked) -> None:
         super().copy_to_clipboard(asked.text)
-        self.run_worker(self._tell_copied(asked), group="copy", exit_on_error=False)
+        start_worker(self, self._tell_copied, asked, group="copy", exit_on_error=False)
 
     async def _tell_copied(self, asked: CopyAsked) -> None:
         is_taken = await asyncio.to_thread(put, asked.text)
@@ -166,7 +167,7 @@ class LocalSpecApp(App[int]):
 
     def open_url(self, url: str, *, new_tab: bool = True) -> None:
         """Open an address in a browser with its own window; without one, copy the address."""
-        self.run_worker(self._open(url), group="link", exit_on_error=False)
+        start_worker(self, self._open, url, group="link", exit_on_error=False)
 
     async def _open(self, address: str) -> None:
         if not await asyncio.to_thread(open_in_window, address):
@@ -205,7 +206,7 @@ class LocalSpecApp(App[int]):
         """Save a theme for the next start, wherever it was chosen."""
         if theme.name != self._kept_theme:
             self._kept_theme = theme.name
-            self.run_worker(self.chat_screen.pane.status.attempt(self._write_theme(theme.name)))
+            start_worker(self, self.chat_screen.pane.status.attempt, self._write_theme, theme.name)
 
     async def _write_theme(self, name: str) -> None:
         await asyncio.to_thread(keep, {"theme": name})
@@ -259,7 +260,7 @@ class LocalSpecApp(App[int]):
             if not command.argument.is_needed:
                 yield self._offer(f"/{command.name}", command.on_screen, command.name)
         pane = self.chat_screen.pane
-        pane.run_worker(pane.read_own_commands())  # new ones are in the palette the next time
+        start_worker(pane, pane.read_own_commands)  # new ones are in the palette the next time
         for own in pane.own_commands.commands:
             yield SystemCommand(f"/{own.name}", own.on_screen, partial(pane.composer.begin_command, own.name))
         for profile in self.chat_screen.session.profiles:

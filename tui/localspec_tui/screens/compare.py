@@ -27,6 +27,7 @@ from localspec_tui.screens.chat.status import STUCK
 from localspec_tui.screens.dialog import Dialog
 from localspec_tui.widgets.explained import ExplainedText
 from localspec_tui.widgets.transcript.message import DisplayOptions, MessageBody, prepare
+from localspec_tui.workers import start_worker
 
 TICKS_PER_S = 12
 
@@ -91,7 +92,7 @@ class AnswerColumn(Vertical, can_focus=True):
             return False
         written = self._body.text
         message = replace(update.saved.message, content=written)
-        self.run_worker(self._body.finish(BranchMessage(message)), group="finish", exclusive=True)
+        start_worker(self, self._body.finish, BranchMessage(message), group="finish", exclusive=True)
         self._entitle("" if self._complete else "stopped")
         if update.saved.record is not None:
             self.answer = ComparedAnswer(written, update.saved.record, self._complete)
@@ -179,7 +180,7 @@ class CompareScreen(Dialog[int | None]):
         self._go_to(self._columns[0])
         self._tell()
         self.set_interval(1 / TICKS_PER_S, self._look)
-        self.run_worker(self._answer_all(), name="compare")
+        start_worker(self, self._answer_all)
 
     def on_unmount(self) -> None:
         """Stop what runs if the program ends."""

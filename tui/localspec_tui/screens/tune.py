@@ -53,6 +53,7 @@ from localspec_tui.screens.dialog import Dialog
 from localspec_tui.screens.dialogs import TickList
 from localspec_tui.widgets.explained import ExplainedText
 from localspec_tui.widgets.status import error_line
+from localspec_tui.workers import start_worker
 
 TICKS_PER_S = 8
 TASKS: tuple[TaskType, ...] = get_args(TaskType)
@@ -237,7 +238,7 @@ class TuneScreen(Dialog[None]):
         self._estimate()
         self.query_one(SelectionList).focus()
         self.set_interval(1 / TICKS_PER_S, self._look)
-        self.run_worker(self._recall(), name="recall")
+        start_worker(self, self._recall)
 
     @on(SelectionList.SelectedChanged)
     def _estimate(self) -> None:
@@ -328,7 +329,7 @@ class TuneScreen(Dialog[None]):
         self.add_class("-running")
         self.query_one("#tune-scroll").focus()
         choice = TuneChoice(tasks, quick=quick, resume=resume)
-        self.run_worker(self._run(choice), name="tune")
+        start_worker(self, self._run, choice)
         self.call_after_refresh(self._draw)
 
     async def _run(self, choice: TuneChoice) -> None:

@@ -10,6 +10,7 @@ from textual.widget import Widget
 from textual.worker import Worker
 
 from localspec.errors import LocalSpecError
+from localspec_tui.workers import start_worker
 
 Answer = TypeVar("Answer")
 
@@ -41,7 +42,7 @@ class Lookup(Generic[Answer]):
         """Look this question up next, instead of any that still waits."""
         self._waiting = question
         if self._worker is None or self._worker.is_finished:
-            self._worker = self._owner.run_worker(self._answer_all(), name="lookup")
+            self._worker = start_worker(self._owner, self._answer_all)
 
     def forget(self) -> None:
         """Drop the question that waits."""

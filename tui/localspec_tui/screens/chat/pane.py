@@ -67,6 +67,7 @@ from localspec_tui.widgets.timeline import Timeline
 from localspec_tui.widgets.transcript.message import ActionAsked
 from localspec_tui.widgets.transcript.transcript import Transcript
 from localspec_tui.widgets.welcome import Welcome
+from localspec_tui.workers import Ts, start_worker
 
 _NEARLY_FULL = (
     "The context is nearly full. A summary can stand for what came first: all messages stay in the chat, and "
@@ -194,7 +195,7 @@ class ChatPane(Vertical):
 
     def ask(self, screen: Screen[Answer], take: Callable[[Answer | None], Awaitable[None]]) -> None:
         """Open another screen, and call `take` with its result."""
-        self.app.push_screen(screen, lambda answer: self.status.attempt(take(answer)))
+        self.app.push_screen(screen, lambda answer: self.status.attempt(take, answer))
 
     def introduce(self, target: ModelInfo, draft: ModelInfo | None) -> None:
         """Show which models are open."""
@@ -234,7 +235,7 @@ class ChatPane(Vertical):
         self.title_bar.mode = MODE_NAMES.get(self.session.mode or "", "")
         self.status.show_chat(answering=self.answering)
         if not self.working:
-            self.run_worker(self._find_timeline(), group="timeline", exclusive=True)
+            start_worker(self, self._find_timeline, group="timeline", exclusive=True)
             self.composer.look_again()
 
     async def _find_timeline(self) -> None:
@@ -257,7 +258,7 @@ class ChatPane(Vertical):
 
     async def switch_chat(self, open_another: Callable[[], object]) -> None:
         """Switch to another chat; an answer in progress in this one goes on."""
-        await self._leave(self.controller.switch_chat(open_another))
+        await self._leave(self.controller.switch_chat, open_another)
 
     async def open_chat(self, chat_id: int, at: int | None = None, words: str = "") -> None:
         """Switch to a chat, at one of its messages if given; an answer in progress in this one goes on.
@@ -265,7 +266,7 @@ class ChatPane(Vertical):
         Words that were searched for are highlighted there.
         """
         self._words_to_show = words
-        await self._leave(self.controller.open_chat(chat_id, at))
+        await self._leave(self.controller.open_chat, chat_id, at)
 
     async def settle(self) -> str:
         """Wait until all that was typed and sent here so far has come to the open chat.
@@ -277,12 +278,12 @@ class ChatPane(Vertical):
             await handled(self)
         return typed
 
-    async def _leave(self, switching: Awaitable[None]) -> None:
+    async def _leave(self, switch: Callable[[*Ts], Awaitable[None]], *given: *Ts) -> None:
         """Switch to another chat, and say what becomes of the one that is left."""
         self._typed = await self.settle()
         left = self.session.chat
         has_waiting = bool(self.session.queue)
-        await switching
+        await switch(*given)
         if left.info.id in self.controller.answers.being_answered() and left is not self.session.chat:
             self.elsewhere.goes_on(left.info, self.notice, has_waiting=has_waiting)
 
@@ -336,7 +337,7 @@ class ChatPane(Vertical):
 
     def rests(self) -> None:
         """Show that the models no longer work for this chat."""
-        self.run_worker(self.consent.show(None), group="consent")
+        start_worker(self, self.consent.show, None, group="consent")
         self.composer.set_answering(False)
         self.notice.over("answer")
 
@@ -381,7 +382,7 @@ class ChatPane(Vertical):
             self.controller.decide(event.call_id, event.decision)
             await self._show_consent(None)
 
-        await self.status.attempt(decide())
+        await self.status.attempt(decide)
 
     def write(self, text: str = "") -> None:
         """Go to the prompt, with letters that were typed elsewhere and are text."""
@@ -427,7 +428,7 @@ class ChatPane(Vertical):
             self.elsewhere.tell_time(answer)
         if error is not None:
             await self._explain(error, answer)
-        self.run_worker(self.status.update_memory(), group="memory", exclusive=True)
+        start_worker(self, self.status.update_memory, group="memory", exclusive=True)
         if error is None and not answer.is_stopped:
             await self._make_room_in_time()
             await self._ask_waiting()
@@ -442,7 +443,7 @@ class ChatPane(Vertical):
         if not what or self.answering:
             return
         if self.session.shared.compaction_mode == "auto":
-            await self.status.attempt(self.controller.compact())
+            await self.status.attempt(self.controller.compact)
         elif not self.session.queue and self.is_active:  # else it asks after the next answer
             self.controller.put_off_compaction()
             question = f"{_NEARLY_FULL} Summarise the older {what}?"
@@ -460,8 +461,8 @@ class ChatPane(Vertical):
             case ContextFullError():
                 is_to_shorten = self.session.shared.compaction_mode == "auto" and not answer.is_shortened
                 if is_to_shorten or self.is_active:
-                    way_out = self.controller.compact(answer) if is_to_shorten else self.make_room(answer)
-                    await self.status.attempt(way_out)
+                    way_out = self.controller.compact if is_to_shorten else self.make_room
+                    await self.status.attempt(way_out, answer)
                 else:  # the user is writing elsewhere
                     self.notice.say(f"{error}; /room leaves out exchanges", is_error=True)
             case EngineDied():
@@ -544,11 +545,11 @@ class ChatPane(Vertical):
 
     @on(ActionAsked)
     async def _act(self, event: ActionAsked) -> None:
-        await self.status.attempt(self._shared.act(self, event))
+        await self.status.attempt(self._shared.act, self, event)
 
     async def fork(self, message: StoredMessage) -> None:
         """Go on in a new chat that has a message and all above it."""
-        await self._leave(self.controller.fork(message))
+        await self._leave(self.controller.fork, message)
         self.notice.say("a new chat with the messages so far; the other one stays as it is")
 
     def copy(self, text: str, what: str) -> None:

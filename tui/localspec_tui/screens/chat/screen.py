@@ -70,6 +70,7 @@ from localspec_tui.widgets.sidebar import (
     Sidebar,
 )
 from localspec_tui.widgets.status import error_line
+from localspec_tui.workers import start_worker
 
 if TYPE_CHECKING:
     from localspec_tui.screens.tune import Tuner
@@ -115,7 +116,7 @@ class ChatScreen(Screen[int]):
         self.folder = folder
         self.elsewhere = Elsewhere(self, loader, self._stop_reading, self._read_again)
         self.answers = Answers(
-            session.store, loader, self.elsewhere, lambda work: self.run_worker(work, group="answer")
+            session.store, loader, self.elsewhere, lambda work: start_worker(self, work, group="answer")
         )
         shared = PaneShared(
             self.answers, self.elsewhere, folder, config.attachment_bytes, log, self.run_command, act
@@ -177,7 +178,7 @@ class ChatScreen(Screen[int]):
         self._sidebar.set_class(not shown, "hidden")
         self._lay_out(event.size.width)
         if self._chat_beside is not None and event.size.width >= ROOM_FOR_TWO:
-            self.run_worker(self._open_again(self._chat_beside), group="panes")
+            start_worker(self, self._open_again, self._chat_beside, group="panes")
             self._chat_beside = None
 
     # --- two chats side by side ---
@@ -189,7 +190,7 @@ class ChatScreen(Screen[int]):
             number = pane.chat.info.id
             self.elsewhere.take_away_notice(number)
             if number in self.answers.unread:
-                self.run_worker(self.answers.saw(number), group="seen")
+                start_worker(self, self.answers.saw, number, group="seen")
         self._listed.show_marks()
 
     def set_focus(
@@ -270,7 +271,7 @@ class ChatScreen(Screen[int]):
         assert rest is not None
         rest.composer.focus()
         self.panes.begin_to_close(pane)
-        self.run_worker(rest.status.attempt(self._close_beside(pane, rest)), group="panes")
+        start_worker(self, rest.status.attempt, self._close_beside, pane, rest, group="panes")
 
     async def _close_beside(self, pane: ChatPane, rest: ChatPane) -> None:
         left = pane.chat.info
@@ -315,7 +316,7 @@ class ChatScreen(Screen[int]):
 
     @on(OtherModelsWanted)
     async def _answer_with_others(self, event: OtherModelsWanted) -> None:
-        await event.pane.status.attempt(self.models.choose(again=event))
+        await event.pane.status.attempt(partial(self.models.choose, again=event))
 
     @on(ChatsChanged)
     async def _list_chats(self) -> None:
@@ -323,11 +324,11 @@ class ChatScreen(Screen[int]):
 
     @on(ChangeAsked)
     async def _change_chat(self, event: ChangeAsked) -> None:
-        await self.pane.status.attempt(self._listed.change(event))
+        await self.pane.status.attempt(self._listed.change, event)
 
     @on(FolderChangeAsked)
     async def _change_folder(self, event: FolderChangeAsked) -> None:
-        await self.pane.status.attempt(self._listed.change_folder(event))
+        await self.pane.status.attempt(self._listed.change_folder, event)
 
     @on(MessagesDeleted)
     def _note_deleted(self, event: MessagesDeleted) -> None:
@@ -335,7 +336,7 @@ class ChatScreen(Screen[int]):
 
     @on(ChatPicked)
     async def _pick_chat(self, event: ChatPicked) -> None:
-        await self.pane.status.attempt(self._open(event))
+        await self.pane.status.attempt(self._open, event)
 
     async def _open(self, picked: ChatPicked) -> None:
         """Open a chat in the pane that keys act on, or go to the pane that has it already."""
@@ -353,7 +354,7 @@ class ChatScreen(Screen[int]):
 
     async def run_command(self, pane: ChatPane, call: CommandCall) -> None:
         """Run a slash command in a pane; errors go to its notice."""
-        await pane.status.attempt(self._run(pane, call))
+        await pane.status.attempt(self._run, pane, call)
 
     async def run_named(self, name: str, argument: str = "") -> None:
         """Run the command of this name where the user is; errors go to the notice there."""
@@ -384,7 +385,7 @@ class ChatScreen(Screen[int]):
             case Ask(prompt):
                 await pane.send(as_typed(prompt), typed)
             case Put() | Wait():
-                self.run_worker(self._prepare(pane, effect, typed), group="waiting")
+                start_worker(self, self._prepare, pane, effect, typed, group="waiting")
             case Act(name, argument):
                 doing = self.actions(pane)[name](argument)
                 if isawaitable(doing):
@@ -542,7 +543,7 @@ class ChatScreen(Screen[int]):
 
     async def action_restore_last(self) -> None:
         """Restore the chat or the messages that were deleted last, here or before this start."""
-        await self.pane.status.attempt(self._listed.restore_last())
+        await self.pane.status.attempt(self._listed.restore_last)
 
     def action_to_messages(self) -> None:
         """Give the focus to the last message."""

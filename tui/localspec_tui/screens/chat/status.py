@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from textual import work
@@ -24,6 +24,7 @@ from localspec.types.events import ModeChanged, ReadAhead
 from localspec.types.request import Message
 from localspec_tui.widgets.notice import Notice
 from localspec_tui.widgets.status import StatusLine, context_part, error_line
+from localspec_tui.workers import Ts
 
 UNOPENED = "no models are open; the next prompt opens them"
 STUCK = "the model process is not responding; Esc again restarts it"
@@ -58,10 +59,10 @@ class ChatStatus(StatusLine):
         """Look from time to time whether costs are being measured."""
         self.set_interval(MEASURING_S, self._tell_measuring)
 
-    async def attempt(self, action: Awaitable[None]) -> None:
-        """Wait for an action, and say what goes wrong, as long as it does."""
+    async def attempt(self, action: Callable[[*Ts], Awaitable[None]], *given: *Ts) -> None:
+        """Do something with what is given, and say what goes wrong, as long as it does."""
         try:
-            await action
+            await action(*given)
         except LocalSpecError as error:
             is_busy = isinstance(error, UserError) and error.message == ANSWERING
             self.notice.say(error_line(error), is_error=True, about="answer" if is_busy else "")

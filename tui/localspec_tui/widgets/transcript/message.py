@@ -36,6 +36,7 @@ from localspec_tui.widgets.markdown.prose import GrowingProse, Prose
 from localspec_tui.widgets.origins import OriginText
 from localspec_tui.widgets.sidebar import written_moment
 from localspec_tui.widgets.status import FigureRow
+from localspec_tui.workers import start_worker
 
 # of a question, which is folded from there on
 LONG_LINES = 20
@@ -221,7 +222,7 @@ class MessageBody(Vertical):
         if self._origins is not None:
             self._origins.append(pieces)
         elif self._looks.origins and pieces:
-            self.run_worker(self.look(self._looks), exclusive=True)
+            start_worker(self, self.look, self._looks, exclusive=True)
         elif self._is_plainly_more(before, text):
             last = self._bodies[-1]
             last.append(self.text[self._parts[-1].start + len(last.text) :])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import ClassVar, Final, Literal
 
@@ -26,6 +27,7 @@ from localspec.types.request import ToolCall
 from localspec_tui.widgets.markdown.prose import Prose, WordsFound
 from localspec_tui.widgets.origins import OriginLegend
 from localspec_tui.widgets.transcript.message import DisplayOptions, MessageView, SummaryToggled, prepare
+from localspec_tui.workers import start_worker
 
 _STEP_MESSAGES: Final = 10
 _STEP_CHARACTERS: Final = 12_000
@@ -259,8 +261,9 @@ class Transcript(VerticalScroll, WordsFound, can_focus=False):
         if self.has_end():
             self._stay_at(None)
         else:
-            going = self._go_to(len(self._items) - 1, at_end=True, focus=self.has_focus_within)
-            self.run_worker(going, group="go", exclusive=True)
+            last = len(self._items) - 1
+            going = partial(self._go_to, last, at_end=True, focus=self.has_focus_within)
+            start_worker(self, going, group="go", exclusive=True)
 
     def focus_last(self) -> None:
         """Give the focus to the last message."""
@@ -273,7 +276,7 @@ class Transcript(VerticalScroll, WordsFound, can_focus=False):
         view = self._views.get(self._items[index].message.id)
         if view is None:  # further away, or of a chat that is being opened
             self.screen.set_focus(None)  # no other widget is meant by the keys typed meanwhile
-            self.run_worker(self._go_to(index, focus=True), group="go", exclusive=True)
+            start_worker(self, partial(self._go_to, index, focus=True), group="go", exclusive=True)
             return
         self.screen.set_focus(view, scroll_visible=False)
         if not (self.following and index == len(self._items) - 1):
@@ -281,7 +284,8 @@ class Transcript(VerticalScroll, WordsFound, can_focus=False):
 
     def action_scroll_home(self) -> None:
         """Go to the very first message."""
-        self.run_worker(self._go_to(0, focus=self.has_focus_within), group="go", exclusive=True)
+        going = partial(self._go_to, 0, focus=self.has_focus_within)
+        start_worker(self, going, group="go", exclusive=True)
 
     action_scroll_end = follow
 
@@ -328,11 +332,11 @@ class Transcript(VerticalScroll, WordsFound, can_focus=False):
         """Show the answers in the other way."""
         self._legend.display = self.origins
         self._refresh_legend()
-        self.run_worker(self._look(), group="looks", exclusive=True)
+        start_worker(self, self._look, group="looks", exclusive=True)
 
     def watch_thinking(self) -> None:
         """Fold or unfold the thinking."""
-        self.run_worker(self._look(), group="looks", exclusive=True)
+        start_worker(self, self._look, group="looks", exclusive=True)
 
     async def _look(self) -> None:
         async with self._moving:
@@ -420,7 +424,7 @@ class Transcript(VerticalScroll, WordsFound, can_focus=False):
 
     def _look_for_more(self, *, earlier: bool) -> None:
         self._looking_for_more = True
-        self.run_worker(self._step(earlier=earlier), group="more")
+        start_worker(self, partial(self._step, earlier=earlier), group="more")
 
     async def _step(self, *, earlier: bool) -> None:
         try:
