@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -17,6 +16,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.errors import NoWidget
 from textual.screen import Screen
+from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
@@ -132,7 +132,7 @@ class ChatScreen(Screen[int]):
         self.models = OtherModels(self.panes, self.answers, self.elsewhere)
         self._wants_sidebar = config.sidebar
         self.pane.composer.prompt.vim_mode = "INSERT" if config.vim else ""
-        self._interrupted = -QUIT_WITHIN_S
+        self._quitting: Timer | None = None  # as long as another Ctrl+C quits
         self._waiting = Event()  # stops what is waited for; set where that is nothing
         self._waiting.set()
 
@@ -506,18 +506,17 @@ class ChatScreen(Screen[int]):
             self.pane.copy(selected, "the selection")
         elif self.pane.answering:
             self.pane.controller.stop()
-        elif time.monotonic() - self._interrupted < QUIT_WITHIN_S:
+        elif self._quitting is not None:
             self.app.exit(0)
         else:
-            self._interrupted = time.monotonic()
             ends = "; answers being written end, and their text is saved" * self.answers.is_busy
             self.pane.notice.say(f"Ctrl+C again quits{ends}", about="quitting")
-            self.set_timer(QUIT_WITHIN_S, self._stay)
+            self._quitting = self.set_timer(QUIT_WITHIN_S, partial(self._stay, self.pane))
 
-    def _stay(self) -> None:
-        """Take back that Ctrl+C quits, unless it was pressed again."""
-        if time.monotonic() - self._interrupted >= QUIT_WITHIN_S:
-            self.pane.notice.over("quitting")
+    def _stay(self, pane: ChatPane) -> None:
+        """Take back that Ctrl+C quits."""
+        self._quitting = None
+        pane.notice.over("quitting")
 
     def action_toggle_sidebar(self) -> None:
         """Show or hide the chats."""
