@@ -63,7 +63,7 @@ def test_answers_in_two_chats_are_those_that_each_gets_alone(
         asyncio.run(course())
     finally:
         pair.keep_conversations(0)
-    assert len(resumed) > 4
+    assert len(resumed) >= len(QUESTIONS)  # how often else depends on the drafts that were ready
 
 
 class Writer:

@@ -7,6 +7,7 @@ from textual._xterm_parser import XTermParser
 
 from localspec_tui.widgets.composer.prompt_area import FOLD_FROM, PastedTexts, PromptArea
 from tests.tui.composer_host import ComposerHost
+from tests.tui.settled import until
 
 
 @pytest.mark.asyncio
@@ -150,13 +151,12 @@ async def test_the_prompt_grows_up_to_a_third_of_the_screen() -> None:
     app = ComposerHost()
     async with app.run_test(size=(80, 60)) as pilot:
         assert app.area.size.height == 1
-        for lines, height in ((4, 4), (30, 10)):
-            app.composer.text = "\n".join("x" * lines)
-            await pilot.pause()
-            assert app.area.size.height == height
+        app.composer.text = "\n".join("x" * 4)
+        assert await until(pilot, lambda: app.area.size.height == 4)
+        app.composer.text = "\n".join("x" * 30)
+        assert await until(pilot, lambda: app.area.size.height == 10)
         await pilot.resize_terminal(80, 24)
-        await pilot.pause()
-        assert app.area.outer_size.height + 2 == 8
+        assert await until(pilot, lambda: app.area.outer_size.height + 2 == 8)
 
 
 @pytest.mark.asyncio

@@ -398,7 +398,8 @@ async def test_stats_and_theme_and_edit_of_the_system_prompt(tmp_path: Path) -> 
         await desk.shows("acceptance", "first token")
         await desk.press("escape")
         await desk.enter("/theme localspec-light")
-        await desk.until(lambda: desk.app.theme == "localspec-light")
+        await desk.shows("theme localspec-light, saved in config.toml")
+        assert desk.app.theme == "localspec-light"
         await desk.enter("/theme no-such")
         await desk.shows("there is no theme")
         await desk.enter("/system")
