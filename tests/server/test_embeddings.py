@@ -37,14 +37,14 @@ def vector(served: Served, text: object) -> list[float]:
 
 
 def test_the_openai_client_reads_vectors(served: Served) -> None:
-    client = openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
-    found = client.embeddings.create(model="any", input=["one", "two words"])  # it asks for base64
-    assert [each.index for each in found.data] == [0, 1]
-    for each, text in zip(found.data, ("one", "two words"), strict=True):
-        np.testing.assert_allclose(each.embedding, vector(served, text), atol=1e-7)
-        assert np.linalg.norm(each.embedding) == pytest.approx(1)
-    assert found.usage.prompt_tokens == found.usage.total_tokens > 3
-    assert found.model == client.models.list().data[-1].id
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        found = client.embeddings.create(model="any", input=["one", "two words"])  # it asks for base64
+        assert [each.index for each in found.data] == [0, 1]
+        for each, text in zip(found.data, ("one", "two words"), strict=True):
+            np.testing.assert_allclose(each.embedding, vector(served, text), atol=1e-7)
+            assert np.linalg.norm(each.embedding) == pytest.approx(1)
+        assert found.usage.prompt_tokens == found.usage.total_tokens > 3
+        assert found.model == client.models.list().data[-1].id
 
 
 def test_every_path_tells_the_same_vector(served: Served) -> None:

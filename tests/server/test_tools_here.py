@@ -131,19 +131,24 @@ def test_a_call_runs_here_and_the_answer_goes_on(here: Here) -> None:
 @pytest.mark.parametrize("ending", ["It holds 7.", call("Köln")], ids=["text", "a call of the client's"])
 def test_clients_that_know_nothing_of_it_read_the_same_stream(here: Here, ending: str) -> None:
     here.models.texts = [f"<think>\nhm\n</think>\n\nI look.\n{look()}", f"<think>\nso\n</think>\n\n{ending}"]
-    client = openai_client(here.served.url)
-    asked: Any = {"model": "auto", "messages": USER, "tools": [HERE, CLIENTS]}
-    with client.chat.completions.stream(**asked) as stream:
-        streamed: Any = stream.get_final_completion().choices[0]
-    here.models.texts = [f"<think>\nhm\n</think>\n\nI look.\n{look()}", f"<think>\nso\n</think>\n\n{ending}"]
-    whole: Any = client.chat.completions.create(**asked).choices[0]
-    for choice in (streamed, whole):
-        assert choice.message.content == "I look." + ("\n\nIt holds 7." if ending == "It holds 7." else "")
-        assert choice.message.reasoning_content == "hm\n\nso"
-        names = [each.function.name for each in choice.message.tool_calls or ()]
-        assert (choice.finish_reason, names) == (
-            ("stop", []) if ending == "It holds 7." else ("tool_calls", ["weather"])
-        )
+    with openai_client(here.served.url) as client:
+        asked: Any = {"model": "auto", "messages": USER, "tools": [HERE, CLIENTS]}
+        with client.chat.completions.stream(**asked) as stream:
+            streamed: Any = stream.get_final_completion().choices[0]
+        here.models.texts = [
+            f"<think>\nhm\n</think>\n\nI look.\n{look()}",
+            f"<think>\nso\n</think>\n\n{ending}",
+        ]
+        whole: Any = client.chat.completions.create(**asked).choices[0]
+        for choice in (streamed, whole):
+            assert choice.message.content == "I look." + (
+                "\n\nIt holds 7." if ending == "It holds 7." else ""
+            )
+            assert choice.message.reasoning_content == "hm\n\nso"
+            names = [each.function.name for each in choice.message.tool_calls or ()]
+            assert (choice.finish_reason, names) == (
+                ("stop", []) if ending == "It holds 7." else ("tool_calls", ["weather"])
+            )
 
 
 def test_a_stream_says_what_runs(here: Here) -> None:
@@ -202,31 +207,31 @@ def test_a_client_that_leaves_while_a_server_starts_is_not_answered(
 
 
 def test_a_response_has_items_of_what_ran_in_one_stream(here: Here) -> None:
-    client = openai_client(here.served.url)
-    here.models.texts = [f"I look.\n{look()}\n{look('b', 'add')}", "Both hold 7."]
-    kinds, numbers, begun = list[str](), list[int](), list[int]()
-    with client.responses.stream(model="auto", input="Look!", tools=[HERE]) as stream:
-        for event in stream:
-            kinds.append(event.type)
-            numbers.append(event.sequence_number)
-            if event.type == "response.output_item.added":
-                begun.append(event.output_index)
-        response = stream.get_final_response()
-    assert numbers == list(range(len(numbers)))
-    assert begun == [0, 1, 2, 3, 4]
-    once = ("created", "completed", "mcp_list_tools.completed")
-    assert [kinds.count(f"response.{kind}") for kind in (*once, "mcp_call.completed")] == [1, 1, 1, 2]
-    assert kinds.count("response.output_item.done") == kinds.count("response.output_item.added")
-    here.models.texts = [f"I look.\n{look()}\n{look('b', 'add')}", "Both hold 7."]
-    whole = client.responses.create(model="auto", input="Look!", tools=[HERE])
-    for found in (response, whole):
-        listed, said, one, two, last = (item.model_dump() for item in found.output)
-        assert [tool["name"] for tool in listed["tools"]] == ["look", "add"]  # those that a rule allows
-        assert (one["name"], one["output"], one["status"]) == ("look", "a holds 7", "completed")
-        assert (two["arguments"], two["error"]) == ('{"path": "b"}', None)
-        assert (said["content"][0]["text"], last["content"][0]["text"]) == ("I look.", "Both hold 7.")
-        assert found.usage is not None
-        assert found.usage.input_tokens == 20
+    with openai_client(here.served.url) as client:
+        here.models.texts = [f"I look.\n{look()}\n{look('b', 'add')}", "Both hold 7."]
+        kinds, numbers, begun = list[str](), list[int](), list[int]()
+        with client.responses.stream(model="auto", input="Look!", tools=[HERE]) as stream:
+            for event in stream:
+                kinds.append(event.type)
+                numbers.append(event.sequence_number)
+                if event.type == "response.output_item.added":
+                    begun.append(event.output_index)
+            response = stream.get_final_response()
+        assert numbers == list(range(len(numbers)))
+        assert begun == [0, 1, 2, 3, 4]
+        once = ("created", "completed", "mcp_list_tools.completed")
+        assert [kinds.count(f"response.{kind}") for kind in (*once, "mcp_call.completed")] == [1, 1, 1, 2]
+        assert kinds.count("response.output_item.done") == kinds.count("response.output_item.added")
+        here.models.texts = [f"I look.\n{look()}\n{look('b', 'add')}", "Both hold 7."]
+        whole = client.responses.create(model="auto", input="Look!", tools=[HERE])
+        for found in (response, whole):
+            listed, said, one, two, last = (item.model_dump() for item in found.output)
+            assert [tool["name"] for tool in listed["tools"]] == ["look", "add"]  # those that a rule allows
+            assert (one["name"], one["output"], one["status"]) == ("look", "a holds 7", "completed")
+            assert (two["arguments"], two["error"]) == ('{"path": "b"}', None)
+            assert (said["content"][0]["text"], last["content"][0]["text"]) == ("I look.", "Both hold 7.")
+            assert found.usage is not None
+            assert found.usage.input_tokens == 20
 
 
 def test_items_that_come_back_are_what_the_model_saw(here: Here) -> None:
@@ -466,15 +471,15 @@ def test_a_toolset_of_anthropic_s_protocol_runs_here_and_is_understood_again(her
 
 def test_anthropic_s_package_reads_a_stream_of_what_ran(here: Here) -> None:
     anthropic = pytest.importorskip("anthropic")
-    client = anthropic.Anthropic(base_url=here.served.url, api_key="none")
-    here.models.texts = [f"{look('a')}\n{look('b')}", "Both."]
-    asked: Any = {"model": "auto", "max_tokens": 999, "messages": USER, "tools": [TOOLSET]}
-    with client.beta.messages.stream(**asked) as stream:
-        message = stream.get_final_message()
-    kinds = ["mcp_tool_use", "mcp_tool_use", "mcp_tool_result", "mcp_tool_result", "text"]
-    assert [block.type for block in message.content] == kinds
-    assert message.content[1].input == {"path": "b"}
-    assert message.content[3].content[0].text == "b holds 7"
+    with anthropic.Anthropic(base_url=here.served.url, api_key="none") as client:
+        here.models.texts = [f"{look('a')}\n{look('b')}", "Both."]
+        asked: Any = {"model": "auto", "max_tokens": 999, "messages": USER, "tools": [TOOLSET]}
+        with client.beta.messages.stream(**asked) as stream:
+            message = stream.get_final_message()
+        kinds = ["mcp_tool_use", "mcp_tool_use", "mcp_tool_result", "mcp_tool_result", "text"]
+        assert [block.type for block in message.content] == kinds
+        assert message.content[1].input == {"path": "b"}
+        assert message.content[3].content[0].text == "b holds 7"
 
 
 @pytest.mark.parametrize(
