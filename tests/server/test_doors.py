@@ -396,9 +396,7 @@ def test_a_death_is_reported_with_its_reason_and_fixed(made_up: Served) -> None:
 
     with made_up.client.stream("POST", CHAT, json=FOR_EVER | {"stream": True}) as reply:
         lines = reply.iter_lines()
-        next(
-            line for line in lines if "data: " in line
-        )  # the models of an earlier death are replaced by then
+        next(line for line in lines if '"content":"' in line)  # one that died before would be begun again
         died().dies.set()
         *_, last = [line for line in lines if line]
     error = json.loads(last.removeprefix("data: "))["error"]
