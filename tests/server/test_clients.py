@@ -195,3 +195,10 @@ def test_litellm_tells_the_calls_of_an_ollama_stream_apart(served: Served, model
         (0, {"a": 1}),
         (1, {"a": 2}),
     ]
+
+
+def test_codex_loads_a_model_of_lm_studio_by_asking_nothing(served: Served) -> None:
+    body = {"model": "auto", "input": "", "max_output_tokens": 1}
+    assert served.post("/v1/responses", body).status_code == 200
+    refused = served.post("/v1/responses", {**body, "input": []})
+    assert (refused.status_code, "input is missing" in refused.text) == (400, True)
