@@ -30,6 +30,7 @@ from localspec.server.openai import (
 from localspec.server.queue import QueuedRequest
 from localspec.server.served import ServedModel, ServedModels
 from localspec.server.service import ChatService, Protocol
+from localspec.server.wordless import in_words
 from localspec.types.events import Summary, TokenScore
 from localspec.types.models import ModelInfo
 from localspec.types.request import Infill
@@ -52,7 +53,8 @@ async def _chat(service: ChatService, request: Request) -> Response:
         return JSONResponse(_loaded(service, body) | {"message": {"role": "assistant", "content": ""}})
     chat = await asked_in_chat(service, body_of(_in_openai_words(body, _conversation(turns))))
     reply = _ChatReply(chat.asked, chat.blocks())
-    return await reply.send(request, service.answer(chat.asked), streams=body.get("stream") is not False)
+    events = in_words(service, chat.asked, lambda: reply.blocks)
+    return await reply.send(request, events, streams=body.get("stream") is not False)
 
 
 async def _generate(service: ChatService, request: Request) -> Response:

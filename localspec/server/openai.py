@@ -43,6 +43,7 @@ from localspec.server.schemas import NO_SCHEMAS, ReplySchemas
 from localspec.server.service import LLAMA_NAMES, ChatService, Protocol
 from localspec.server.tool_rounds import ToolRounds
 from localspec.server.tools_here import ToolDefinition, ToolsHere, kit_for, tools_here, wanted_server
+from localspec.server.wordless import in_words
 from localspec.storage.profiles import Profile, Speculation
 from localspec.types.request import (
     BANS,
@@ -168,7 +169,9 @@ def answered(
     service: ChatService, rounds: ToolRounds | None, blocks: Callable[[], BlockStream], asked: QueuedRequest
 ) -> AsyncGenerator[ReplyEvent]:
     """Return the events of an answer to a chat, which may call tools that run here."""
-    return service.answer(asked) if rounds is None else rounds.answer(service, asked, blocks)
+    if rounds is not None:
+        return rounds.answer(service, asked, blocks)
+    return in_words(service, asked, blocks)
 
 
 @dataclass(frozen=True, slots=True)
