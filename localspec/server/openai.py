@@ -485,6 +485,7 @@ def answer_of(body: Body, service: ChatService, prompt: tuple[Message, ...] | st
         usual,
         prompt=prompt,
         max_tokens=body.limit or usual.max_tokens,
+        ends_circles=bool(body.limit) and not body.ignore_eos,  # agents always send a limit
         stop=_stops(body.stop) or usual.stop,
         seed=usual.seed if body.seed in (None, -1) else body.seed,
         template_variables=thinking_variables(variables, budget),
