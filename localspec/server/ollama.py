@@ -37,7 +37,7 @@ from localspec.types.request import Infill
 
 VERSION = "0.20.0"  # of Ollama, whose API these paths follow; clients ask for a least one
 _NS = 1e9
-_SAME = ("model", "tools", "stream", "keep_alive", "logprobs", "top_logprobs")
+_SAME = ("model", "tools", "stream", "keep_alive", "think", "logprobs", "top_logprobs")
 _GGUF = {"parent_model": "", "format": "gguf", "quantization_level": ""}
 
 
@@ -87,17 +87,11 @@ def _in_openai_words(body: Json, turns: list[Json]) -> Json:
     """Return a request in the form of OpenAI's chat, whose reader validates it."""
     options = dict(an_object(body.get("options") or {}, "options"))
     limit = options.pop("num_predict", None)
-    thinking = body.get("think")
     form = body.get("format")
     words: Json = {name: body.get(name) for name in _SAME} | options
     words |= {"messages": turns, "max_tokens": None if limit in (-1, -2) else limit}
     if isinstance(words["model"], str):
         words["model"] = words["model"].removesuffix(":latest")
-    if isinstance(thinking, bool):
-        words["chat_template_kwargs"] = {"enable_thinking": thinking}
-        words |= {} if thinking else {"thinking_budget": 0}
-    elif thinking is not None:
-        words["reasoning_effort"] = thinking
     if form == "json":
         words["response_format"] = {"type": "json_object"}
     elif form:

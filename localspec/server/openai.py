@@ -34,7 +34,7 @@ from localspec.server.adapters import ScaledAdapter, scales_of
 from localspec.server.blocks import BlockStream, ReplyEvent
 from localspec.server.choices import ChoicesReply, Wanted
 from localspec.server.exchange import read, read_json
-from localspec.server.fields import in_known_words
+from localspec.server.fields import in_known_words, with_known_thinking
 from localspec.server.live_timings import NOTHING, Live
 from localspec.server.messages import ChatMessage, an_object, conversation, objects
 from localspec.server.native import native_answer
@@ -249,7 +249,8 @@ class Body:
 
 def body_of(value: object) -> Body:
     """Read the fields of a request; raises UserError for one that is wrong or not offered."""
-    return read(Body, in_known_words(value))
+    body = in_known_words(value)
+    return read(Body, with_known_thinking(body) if isinstance(body, dict) else body)
 
 
 @dataclass(frozen=True, slots=True)
