@@ -72,12 +72,8 @@ _SHARED = ("model", "stream", "max_tokens", "temperature", "top_k", "top_p", "mi
            "reasoning_effort", "thinking_budget", "prompt_cache_retention", "id_slot", "lora",
            "ignore_eos", "return_progress", "timings_per_token")  # fmt: skip
 _BY_NAME = "name one that `serve --mcp` offers: with a tool of the type mcp, or mcp_toolset"
-_SWITCHES = (
-    "think",
-    "thinking",
-    "enable_thinking",
-    "reasoning",
-)  # Ollama's, Anthropic's, Qwen's, OpenRouter's
+_SWITCHES = ("think", "thinking", "enable_thinking", "reasoning")
+"""Of Ollama, Anthropic, Qwen and OpenRouter."""
 _TYPES = {"disabled": False, "enabled": True, "adaptive": True}  # of Anthropic's
 _VARIABLES = "chat_template_kwargs"
 _ORDER = ("penalties", "top_k", "top_p", "min_p", "temperature")  # in which LocalSpec samples
