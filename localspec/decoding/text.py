@@ -259,19 +259,21 @@ class AnswerEvents:
         stopwatch: Stopwatch,
         limit: int | None = None,
         *,
-        ignores_circles: bool = False,
+        ends_circles: bool | None = None,
     ) -> None:
         """Start empty; the answer ends with an end token, a stop string, or in endless repetition.
 
-        An answer with its own token limit may repeat itself up to there. Thinking that repeats itself is
-        closed, with or without a limit, and so is thinking that ends without a required answer. Without a
-        limit that is done once. Thinking whose budget is spent is closed, and any that follows it at once.
+        Repetition ends an answer without a token limit, with `ends_circles` also one with a limit, and with
+        False none, nor thinking. Else thinking that repeats itself is closed, with or without a limit, and
+        so is thinking that ends without a required answer. Where repetition ends the answer, that is done
+        once. Thinking whose budget is spent is closed, and any that follows it at once.
         """
         self._text = text
         self._end_tokens = end_tokens
         self._stopwatch = stopwatch
         self._limit = limit
-        self._loop_detector = None if ignores_circles else LoopDetector()
+        self._loop_detector = None if ends_circles is False else LoopDetector()
+        self._ends_circles = limit is None if ends_circles is None else ends_circles
         self._ending: FinishReason | None = None
         self._may_close_thinking = True
         self._closes_thinking = False  # after this round
@@ -362,7 +364,7 @@ class AnswerEvents:
             elif self._goes_in_circles(token):
                 if self._text.open_tags is not None and self._closing():
                     return place + 1
-                if self._limit is None:
+                if self._ends_circles:
                     self._ending = "circles"
             if self._ending is not None:
                 return place
@@ -377,11 +379,11 @@ class AnswerEvents:
     def _closing(self) -> bool:
         """Have the thinking closed; where nothing else would end an answer that opens it again, once."""
         self._closes_thinking = self._is_closing = self._may_close_thinking
-        self._may_close_thinking = self._limit is not None
+        self._may_close_thinking = not self._ends_circles
         return self._closes_thinking
 
     def _goes_in_circles(self, token: int) -> bool:
-        is_watched = self._limit is None or self._text.open_tags is not None
+        is_watched = self._ends_circles or self._text.open_tags is not None
         if self._loop_detector is None or not is_watched or not self._loop_detector.add(token):
             return False
         self._loop_detector = LoopDetector()

@@ -704,7 +704,7 @@ class Runtime(AbstractContextManager["Runtime"]):
             end_tokens,
             stopwatch,
             request.max_tokens,
-            ignores_circles=request.ignores_circles,
+            ends_circles=False if request.ignores_circles else request.ends_circles or None,
         )
         return _Answer(request, settings, text, events, opening, len(prompt), prompt, settings.mode)
 

@@ -21,7 +21,6 @@ from localspec.server.tools_here import kit_for
 from localspec.tools.mcp.names import tool_name
 
 _KINDS = {413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"}
-_VARIABLES = "chat_template_kwargs"
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _DEAF = "claude-cli/"  # in the name of a client that does not hear pings
 _PINGS = round(120 / SILENCE_S)  # for each event that says nothing new
@@ -67,14 +66,10 @@ def _in_openai_words(body: Json) -> Json:
     for turn in objects(body.get("messages"), "messages"):
         messages += _turn(turn)
     choice = an_object(body.get("tool_choice") or {}, "tool_choice")
-    wanted = an_object(body.get("thinking") or {}, "thinking")
-    thinking = wanted.get("type")
-    budget = 0 if thinking == "disabled" else wanted.get("budget_tokens")
     kind = _CHOICES.get(str(choice.get("type", "auto")))
     output = an_object(body.get("output_config") or {}, "output_config")
     given = shared(body)
     form = output.get("format") or body.get("output_format") or given.get("response_format")
-    variables = {"enable_thinking": thinking != "disabled"} if thinking else {}
     return {
         **given,
         "messages": messages,
@@ -83,9 +78,8 @@ def _in_openai_words(body: Json) -> Json:
         "tool_choice": kind or {"function": {"name": choice.get("name")}},
         "parallel_tool_calls": not choice.get("disable_parallel_tool_use"),
         "response_format": form,
-        "thinking_budget": given.get("thinking_budget") if budget is None else budget,
+        "thinking": body.get("thinking"),
         "reasoning_effort": output.get("effort") or given.get("reasoning_effort"),
-        "chat_template_kwargs": variables | an_object(given.get("chat_template_kwargs") or {}, _VARIABLES),
     }
 
 

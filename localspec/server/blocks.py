@@ -187,6 +187,11 @@ class BlockStream:
         """Return the calls on this side that have not been run."""
         return [block for block in self._latest if block.is_here and block.run is None]
 
+    @property
+    def is_wordless(self) -> bool:
+        """Whether the latest message says by a call that it makes none, and nothing else."""
+        return self._reader.answers_directly and all(each.kind == "thinking" for each in self._latest)
+
     def message(self) -> Message:
         """Return the latest message, with its calls on this side."""
         said = {"text": "", "thinking": "", "call": ""}

@@ -137,12 +137,7 @@ class ChoicesReply(SeveralAnswers):
         if not scores:
             return None
         if self._is_chat:
-            content = [
-                _token(score.data, score.logprob)
-                | {"top_logprobs": [_token(data, logprob) for _, data, logprob in score.top]}
-                for score in scores
-            ]
-            return {"content": content}
+            return {"content": scored_tokens(scores)}
         return {
             "tokens": [_text(score.data) for score in scores],
             "token_logprobs": [score.logprob for score in scores],
@@ -182,6 +177,15 @@ def _delta(step: BlockEvent, blocks: BlockStream) -> Json | None:
         function = {"name": block.name, "arguments": ""}
         called |= {"id": block.id, "type": "function", "function": function}
     return None if step.kind == "ends" else {"tool_calls": [called]}
+
+
+def scored_tokens(scores: Sequence[TokenScore]) -> list[Json]:
+    """Return the log-probabilities of tokens, each with those of the best ones."""
+    return [
+        _token(score.data, score.logprob)
+        | {"top_logprobs": [_token(data, logprob) for _, data, logprob in score.top]}
+        for score in scores
+    ]
 
 
 def _token(data: bytes, logprob: float) -> Json:

@@ -72,6 +72,10 @@ _SHARED = ("model", "stream", "max_tokens", "temperature", "top_k", "top_p", "mi
            "reasoning_effort", "thinking_budget", "prompt_cache_retention", "id_slot", "lora",
            "ignore_eos", "return_progress", "timings_per_token")  # fmt: skip
 _BY_NAME = "name one that `serve --mcp` offers: with a tool of the type mcp, or mcp_toolset"
+_SWITCHES = ("think", "thinking", "enable_thinking", "reasoning")
+"""Of Ollama, Anthropic, Qwen and OpenRouter."""
+_TYPES = {"disabled": False, "enabled": True, "adaptive": True}  # of Anthropic's
+_VARIABLES = "chat_template_kwargs"
 _ORDER = ("penalties", "top_k", "top_p", "min_p", "temperature")  # in which LocalSpec samples
 _SWITCHED_OFF = {
     "penalties": {"repeat_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0},
@@ -126,6 +130,42 @@ def in_known_words(value: object) -> object:
     if (samplers := body.pop("samplers", None)) is not None:
         body |= _without_steps(samplers)
     return body
+
+
+def with_known_thinking(body: Json) -> Json:
+    """Return the request of a chat whose thinking is switched or limited by the fields that are read here.
+
+    These go before other programs' fields for it, which are left out. Raises UserError.
+    """
+    body = dict(body)
+    words: Json = {}
+    for name in _SWITCHES:
+        words |= _thinking(name, body.pop(name, None))
+    switch = words.pop("enable_thinking", None)
+    variables = body.get(_VARIABLES)
+    if switch is not None and isinstance(variables, dict | None):
+        variables = {"enable_thinking": switch} | (variables or {})
+        body[_VARIABLES] = variables
+        words |= {} if variables["enable_thinking"] else {"thinking_budget": 0}
+    return body | {name: value for name, value in words.items() if body.get(name) is None}
+
+
+def _thinking(name: str, value: object) -> Json:
+    if isinstance(value, bool):
+        return {"enable_thinking": value}
+    if name == "think" and isinstance(value, str):
+        return {"reasoning_effort": value}
+    if name in ("think", "enable_thinking") or not isinstance(value, dict | None):
+        if value is None:
+            return {}
+        raise UserError(f"{name} is not true or false")
+    given = value or {}
+    words = {
+        "enable_thinking": given.get("enabled", _TYPES.get(str(given.get("type")))),
+        "reasoning_effort": given.get("effort"),
+        "thinking_budget": given.get("budget_tokens", given.get("max_tokens")),
+    }
+    return {name: value for name, value in words.items() if value is not None}
 
 
 def _listed(value: object, where: str) -> list[object]:

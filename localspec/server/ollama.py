@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -15,6 +15,7 @@ from localspec.app.answer_json import Json
 from localspec.errors import UserError
 from localspec.server.about import STARTED, description
 from localspec.server.blocks import BlockEvent, BlockStream, ContentBlock, ProtocolReply, warned
+from localspec.server.choices import scored_tokens
 from localspec.server.exchange import ApiError, StreamForm, json_line, read_json
 from localspec.server.messages import an_object, call_arguments, objects
 from localspec.server.openai import (
@@ -29,13 +30,14 @@ from localspec.server.openai import (
 from localspec.server.queue import QueuedRequest
 from localspec.server.served import ServedModel, ServedModels
 from localspec.server.service import ChatService, Protocol
-from localspec.types.events import Summary
+from localspec.server.wordless import in_words
+from localspec.types.events import Summary, TokenScore
 from localspec.types.models import ModelInfo
 from localspec.types.request import Infill
 
-VERSION = "0.12.0"  # of Ollama, whose API these paths follow; clients ask for a least one
+VERSION = "0.20.0"  # of Ollama, whose API these paths follow; clients ask for a least one
 _NS = 1e9
-_SAME = ("model", "tools", "stream", "keep_alive")
+_SAME = ("model", "tools", "stream", "keep_alive", "think", "logprobs", "top_logprobs")
 _GGUF = {"parent_model": "", "format": "gguf", "quantization_level": ""}
 
 
@@ -51,7 +53,8 @@ async def _chat(service: ChatService, request: Request) -> Response:
         return JSONResponse(_loaded(service, body) | {"message": {"role": "assistant", "content": ""}})
     chat = await asked_in_chat(service, body_of(_in_openai_words(body, _conversation(turns))))
     reply = _ChatReply(chat.asked, chat.blocks())
-    return await reply.send(request, service.answer(chat.asked), streams=body.get("stream") is not False)
+    events = in_words(service, chat.asked, lambda: reply.blocks)
+    return await reply.send(request, events, streams=body.get("stream") is not False)
 
 
 async def _generate(service: ChatService, request: Request) -> Response:
@@ -84,17 +87,11 @@ def _in_openai_words(body: Json, turns: list[Json]) -> Json:
     """Return a request in the form of OpenAI's chat, whose reader validates it."""
     options = dict(an_object(body.get("options") or {}, "options"))
     limit = options.pop("num_predict", None)
-    thinking = body.get("think")
     form = body.get("format")
     words: Json = {name: body.get(name) for name in _SAME} | options
     words |= {"messages": turns, "max_tokens": None if limit in (-1, -2) else limit}
     if isinstance(words["model"], str):
         words["model"] = words["model"].removesuffix(":latest")
-    if isinstance(thinking, bool):
-        words["chat_template_kwargs"] = {"enable_thinking": thinking}
-        words |= {} if thinking else {"thinking_budget": 0}
-    elif thinking is not None:
-        words["reasoning_effort"] = thinking
     if form == "json":
         words["response_format"] = {"type": "json_object"}
     elif form:
@@ -146,10 +143,11 @@ class _Reply(ProtocolReply):
             if step.kind == "ends":
                 yield self._line({"tool_calls": [_call(step.block, len(self.blocks.calls) - 1)]})
         elif step.added:
-            yield self._line({"content" if step.block.kind == "text" else "thinking": step.added})
+            said: Json = {"content" if step.block.kind == "text" else "thinking": step.added}
+            yield self._line(said) | _scored(self.blocks.new_scores())
 
     def last_events(self) -> Iterator[Json]:
-        yield self._line({}) | self._ending()
+        yield self._line({}) | self._ending() | _scored(self.blocks.new_scores())
 
     def complete(self) -> Json:
         said: Json = {"content": self.blocks.text("text")}
@@ -157,7 +155,7 @@ class _Reply(ProtocolReply):
             said["thinking"] = thinking
         if self.blocks.calls:
             said["tool_calls"] = [_call(block, at) for at, block in enumerate(self.blocks.calls)]
-        return self._line(said) | self._ending()
+        return self._line(said) | self._ending() | _scored(self.blocks.scores)
 
     def error_event(self, failure: ApiError) -> Json:
         return error(failure)
@@ -188,6 +186,10 @@ class _TextReply(_Reply):
     def _said(self, said: Json) -> Json:
         rest = {name: said[name] for name in said if name != "content"}
         return {"response": said.get("content", ""), **rest}
+
+
+def _scored(scores: Sequence[TokenScore]) -> Json:
+    return {"logprobs": scored_tokens(scores)} if scores else {}
 
 
 def _figures(summary: Summary) -> Json:

@@ -34,7 +34,7 @@ from localspec.server.adapters import ScaledAdapter, scales_of
 from localspec.server.blocks import BlockStream, ReplyEvent
 from localspec.server.choices import ChoicesReply, Wanted
 from localspec.server.exchange import read, read_json
-from localspec.server.fields import in_known_words
+from localspec.server.fields import in_known_words, with_known_thinking
 from localspec.server.live_timings import NOTHING, Live
 from localspec.server.messages import ChatMessage, an_object, conversation, objects
 from localspec.server.native import native_answer
@@ -43,6 +43,7 @@ from localspec.server.schemas import NO_SCHEMAS, ReplySchemas
 from localspec.server.service import LLAMA_NAMES, ChatService, Protocol
 from localspec.server.tool_rounds import ToolRounds
 from localspec.server.tools_here import ToolDefinition, ToolsHere, kit_for, tools_here, wanted_server
+from localspec.server.wordless import in_words
 from localspec.storage.profiles import Profile, Speculation
 from localspec.types.request import (
     BANS,
@@ -168,7 +169,9 @@ def answered(
     service: ChatService, rounds: ToolRounds | None, blocks: Callable[[], BlockStream], asked: QueuedRequest
 ) -> AsyncGenerator[ReplyEvent]:
     """Return the events of an answer to a chat, which may call tools that run here."""
-    return service.answer(asked) if rounds is None else rounds.answer(service, asked, blocks)
+    if rounds is not None:
+        return rounds.answer(service, asked, blocks)
+    return in_words(service, asked, blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +249,8 @@ class Body:
 
 def body_of(value: object) -> Body:
     """Read the fields of a request; raises UserError for one that is wrong or not offered."""
-    return read(Body, in_known_words(value))
+    body = in_known_words(value)
+    return read(Body, with_known_thinking(body) if isinstance(body, dict) else body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,6 +486,7 @@ def answer_of(body: Body, service: ChatService, prompt: tuple[Message, ...] | st
         usual,
         prompt=prompt,
         max_tokens=body.limit or usual.max_tokens,
+        ends_circles=bool(body.limit) and not body.ignore_eos,  # agents always send a limit
         stop=_stops(body.stop) or usual.stop,
         seed=usual.seed if body.seed in (None, -1) else body.seed,
         template_variables=thinking_variables(variables, budget),

@@ -64,7 +64,8 @@ def _as_chat(body: Json) -> Json:
     """Return a request in the form of a chat, whose reader validates it."""
     instructions = body.get("instructions")
     messages: list[Json] = [{"role": "system", "content": instructions}] if instructions else []
-    if not (items := body.get("input")):
+    items = body.get("input")
+    if items is None or items == []:  # an empty text is how some clients have a model loaded
         raise UserError("input is missing or empty")
     for at, item in enumerate(items if isinstance(items, list) else [{"role": "user", "content": items}]):
         _add(messages, an_object(item, f"input[{at}]"))

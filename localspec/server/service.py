@@ -29,6 +29,7 @@ from localspec.server.queue import EngineQueue, QueuedRequest
 from localspec.storage.profiles import Profile
 from localspec.types.events import Finished, GenerationEvent, ModeChanged, Summary
 from localspec.types.request import BANS, Message
+from localspec.units import counted
 from localspec.version import __version__
 
 T = TypeVar("T")
@@ -214,7 +215,8 @@ class ChatService:
         self.server.totals.update(
             figures | {"first_token_s": waited + summary.first_token_s, "waited_s": waited}
         )
-        line = summary_line("", summary).strip()
+        prompt = f"prompt of {counted(summary.prompt_tokens, 'token')}, {summary.cached_tokens:,} cached"
+        line = f"{summary_line('', summary).strip()}  {prompt}"
         if asked.reads:
             line = f"read {summary.new_prompt_tokens:,} tokens before they are asked"
         waited_for = f"  waited {waited:.1f} s" if waited > 0.1 else ""

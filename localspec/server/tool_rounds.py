@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from localspec.chat.calls.form import ToolFormat
@@ -20,11 +20,10 @@ from localspec.server.queue import QueuedRequest
 from localspec.server.service import ChatService
 from localspec.server.threads import in_thread
 from localspec.server.tools_here import ToolsHere
+from localspec.server.wordless import in_words, together, tokens_left, with_answer
 from localspec.types.events import Finished, Summary
 from localspec.types.request import Message, ToolCall
 from localspec.types.request import Request as GenerationRequest
-
-_SUMMED = tuple(each.name for each in fields(Summary) if isinstance(each.default, int | float))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class ToolRounds:
         """
         first = asked.overrides.answer
         offer = ToolOffer(self.form, self.calling.tools, self.calling.triggers)
-        asked = _with_answer(asked, replace(first, prompt=offer.noted(self.messages)))
+        asked = with_answer(asked, replace(first, prompt=offer.noted(self.messages)))
         desk = ConsentDesk()
         summaries = list[Summary]()
         finished = Finished("stop", Summary())
@@ -63,7 +62,7 @@ class ToolRounds:
             while True:
                 is_last = tools.are_over
                 try:
-                    async with aclosing(service.answer(asked)) as events:
+                    async with aclosing(in_words(service, asked, blocks)) as events:
                         async for event in events:
                             if isinstance(event, Finished):
                                 finished = event
@@ -72,7 +71,7 @@ class ToolRounds:
                 except ContextFullError:
                     if not summaries:
                         raise
-                    yield replace(finished, reason="context", summary=_together(summaries))
+                    yield replace(finished, reason="context", summary=together(summaries))
                     return
                 summaries.append(finished.summary)
                 yield MessageEnded(finished)
@@ -85,34 +84,17 @@ class ToolRounds:
                             messages.append(Message("tool", step.text, tool_call_id=step.run.call.id))
                             service.report(f"{time.strftime('%H:%M:%S')}  {describe_run(step.run)}")
                         yield step
-                left = _left(first, summaries)
+                left = tokens_left(first, summaries)
                 if is_last or not said.tool_calls or read.calls or left == 0:
                     reason = "length" if said.tool_calls and left == 0 else finished.reason
-                    yield replace(finished, reason=reason, summary=_together(summaries))
+                    yield replace(finished, reason=reason, summary=together(summaries))
                     return
                 another = self.last if tools.are_over else self.calling
                 another = replace(another, prompt=tuple(messages), seed=first.seed, max_tokens=left)
                 read.go_on(tools.offer.reader())
-                asked = _with_answer(asked, tools.offer.put_into(another))
+                asked = with_answer(asked, tools.offer.put_into(another))
         finally:
             desk.stop()
-
-
-def _with_answer(asked: QueuedRequest, answer: GenerationRequest) -> QueuedRequest:
-    return replace(asked, overrides=replace(asked.overrides, answer=answer))
-
-
-def _left(first: GenerationRequest, summaries: Sequence[Summary]) -> int | None:
-    """Return the number of tokens that are left to an answer, None without a limit."""
-    if first.max_tokens is None:
-        return None
-    return max(0, first.max_tokens - sum(each.tokens for each in summaries))
-
-
-def _together(summaries: Sequence[Summary]) -> Summary:
-    """Return the figures of several messages as those of one answer."""
-    sums = {name: sum(getattr(each, name) for each in summaries) for name in _SUMMED}
-    return replace(summaries[0], **sums | {"first_token_s": summaries[0].first_token_s})
 
 
 def _run(tools: AnswerTools, calls: Sequence[ToolCall], tell: Callable[[CallEvent], object]) -> None:

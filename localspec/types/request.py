@@ -197,11 +197,12 @@ class Request:
     A conversation that ends with an assistant's message has that message continued. `steps_down` leaves a
     mode that turns out slower than plain decoding, and tries it again later. `measures_first` waits until
     costs are measured, for compared answers; others never wait. `max_tokens` None: until the model ends its
-    turn, repeats itself endlessly (unless `ignores_circles`) or has filled the context. Thinking that
-    repeats itself endlessly is closed, and the answer follows. With a grammar, so is thinking in which the
-    model would end its turn. `thinking_budget` closes it after that number of tokens, those of a continued
-    answer included and its tags not: at the same token in every mode, or up to a few later where that is in
-    the middle of a character or of a closing tag. 0 closes it where it opens; -1 is no limit, as is None.
+    turn, repeats itself endlessly (unless `ignores_circles`) or has filled the context. `ends_circles` ends
+    an answer that repeats itself also before its `max_tokens`. Thinking that repeats itself endlessly is
+    closed, and the answer follows. With a grammar, so is thinking in which the model would end its turn.
+    `thinking_budget` closes it after that number of tokens, those of a continued answer included and its tags
+    not: at the same token in every mode, or up to a few later where that is in the middle of a character or
+    of a closing tag. 0 closes it where it opens; -1 is no limit, as is None.
     In a conversation, `stop` applies after the thinking. `seed` None draws one.
     With the same seed plain decoding, mode ngram and acceptance `match` write the same text, whatever is
     drafted and wherever the answer pauses, except where two tokens are almost equally likely. With
@@ -244,6 +245,7 @@ class Request:
     logit_bias: tuple[tuple[int, float], ...] = ()
     top_logprobs: TopLogprobs | None = None
     ignores_circles: bool = False
+    ends_circles: bool = field(default=False, repr=False)
     kept_as: str | None = field(default="", repr=False)
     thinking_budget: ThinkingBudget | None = field(default=None, repr=False)
     slot: Slot | None = field(default=None, repr=False)

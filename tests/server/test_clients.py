@@ -195,3 +195,32 @@ def test_litellm_tells_the_calls_of_an_ollama_stream_apart(served: Served, model
         (0, {"a": 1}),
         (1, {"a": 2}),
     ]
+
+
+def test_codex_loads_a_model_of_lm_studio_by_asking_nothing(served: Served) -> None:
+    body = {"model": "auto", "input": "", "max_output_tokens": 1}
+    assert served.post("/v1/responses", body).status_code == 200
+    refused = served.post("/v1/responses", {**body, "input": []})
+    assert (refused.status_code, "input is missing" in refused.text) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [USER], "max_completion_tokens": 9000}),
+        ("/v1/responses", {"input": "Hi", "max_output_tokens": 9000}),
+        ("/v1/messages", {"messages": [USER], "max_tokens": 9000}),
+        ("/api/chat", {"messages": [USER], "options": {"num_predict": 9000}}),
+    ],
+)
+def test_the_limit_of_a_client_lets_no_answer_repeat_itself(
+    served: Served, models: TellingModels, path: str, body: dict[str, object]
+) -> None:
+    assert served.post(path, body).status_code == 200
+    assert (models.requests[-1].max_tokens, models.requests[-1].ends_circles) == (9000, True)
+
+
+def test_a_client_that_measures_gets_all_its_tokens(served: Served, models: TellingModels) -> None:
+    for body in ({"max_tokens": 9000, "ignore_eos": True}, {}):
+        assert served.chat(messages=[USER], **body).status_code == 200
+        assert not models.requests[-1].ends_circles

@@ -155,6 +155,17 @@ def test_a_budget_for_thinking_has_many_names(
         (CHAT, {"reasoning_effort": "low"}, 1024),
         (CHAT, {"reasoning_effort": "high"}, None),
         (CHAT, {"reasoning_effort": "low", "reasoning_budget": 5}, 5),
+        (CHAT, {"think": False}, 0),
+        (CHAT, {"think": "low"}, 1024),
+        (CHAT, {"enable_thinking": False}, 0),
+        (CHAT, {"thinking": {"type": "disabled"}}, 0),
+        (CHAT, {"thinking": {"type": "enabled", "budget_tokens": 9}}, 9),
+        (CHAT, {"thinking": False}, 0),
+        (CHAT, {"reasoning": {"enabled": False}}, 0),
+        (CHAT, {"reasoning": {"effort": "minimal"}}, 512),
+        (CHAT, {"reasoning": {"max_tokens": 9, "exclude": True}}, 9),
+        (CHAT, {"reasoning": {"effort": "none"}, "thinking_budget_tokens": 9}, 9),
+        (CHAT, {"think": False, "chat_template_kwargs": {"enable_thinking": True}}, None),
         (RESPONSES, {"reasoning": {"effort": "low"}}, 1024),
         (CLAUDE, {"thinking": {"type": "enabled", "budget_tokens": 2048}}, 2048),
         (CLAUDE, {"thinking": {"type": "disabled"}}, 0),
@@ -169,6 +180,26 @@ def test_what_says_how_long_to_think_is_a_budget(
 ) -> None:
     assert served.post(path, {**ASKED.get(path, {}), **more}).status_code == 200
     assert models.requests[-1].thinking_budget == budget
+
+
+@pytest.mark.parametrize(
+    "more", [{"think": False}, {"enable_thinking": False}, {"thinking": {"type": "disabled"}}]
+)
+def test_a_template_hears_that_nothing_is_to_be_thought(
+    served: Served, models: TellingModels, more: dict[str, Any]
+) -> None:
+    for extra in ({}, {"chat_template_kwargs": {"a": 1}}):
+        assert served.post(CHAT, {**ASKED[CHAT], **more, **extra}).status_code == 200
+    plain, extended = (dict(request.template_variables) for request in models.requests)
+    assert (plain, extended) == ({"enable_thinking": False}, {"enable_thinking": False, "a": 1})
+
+
+@pytest.mark.parametrize(
+    "more", [{"think": 3}, {"enable_thinking": "no"}, {"thinking": "off"}, {"reasoning": []}]
+)
+def test_a_switch_of_thinking_that_is_none_is_refused(served: Served, more: dict[str, Any]) -> None:
+    reply = served.post(CHAT, {**ASKED[CHAT], **more})
+    assert (reply.status_code, "is not true or false" in reply.text) == (400, True)
 
 
 @pytest.mark.parametrize("path", ASKED)

@@ -125,6 +125,14 @@ def test_an_answered_request_logs_only_its_figures(made_up: Served, lines: list[
     assert SECRET not in told
 
 
+def test_the_line_of_an_answer_says_how_much_of_its_prompt_was_cached() -> None:
+    with serving(TellingModels) as served:
+        served.chat(messages=[SAYS])
+        until(lambda: bool(served.lines))
+        [told] = said(served.lines)
+    assert "prompt of 10 tokens, 4 cached" in told
+
+
 def test_a_client_that_leaves_is_not_a_failure(made_up: Served, lines: list[str]) -> None:
     with connected(made_up) as client:
         client.sendall(sent(FOR_EVER))

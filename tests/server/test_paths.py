@@ -204,6 +204,22 @@ def test_ollama_clients_get_thinking_and_calls_apart() -> None:
         assert (result.tool_call_id, result.content) == (asked.tool_calls[0].id, "Sun.")
 
 
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+def test_ollama_clients_get_log_probabilities(served: Served, path: str) -> None:
+    asked = {**HI, "prompt": "the sea", "options": {"num_predict": 4, "temperature": 0}}
+    asked |= {"logprobs": True, "top_logprobs": 2}
+    whole = served.post(path, {**asked, "stream": False}).json()
+    said = whole.get("response") or whole["message"]["content"]
+    assert "".join(each["token"] for each in whole["logprobs"]).strip() == said.strip()
+    for each in whole["logprobs"]:
+        assert each["top_logprobs"][0]["token"] == each["token"]
+        assert len(each["top_logprobs"]) == 2
+    lines = [json.loads(line) for line in served.post(path, asked).text.splitlines()]
+    streamed = [each["token"] for line in lines for each in line.get("logprobs", [])]
+    assert streamed == [each["token"] for each in whole["logprobs"]]
+    assert "logprobs" not in served.post(path, {**asked, "logprobs": False}).text
+
+
 @pytest.mark.parametrize(
     ("option", "field", "value"),
     [
@@ -230,7 +246,8 @@ def test_ollama_clients_hear_what_there_is(made_up: Served) -> None:
     assert (missing.status_code, missing.json().keys()) == (404, {"error"})
     [running] = made_up.client.get("/api/ps").json()["models"]
     assert running["context_length"] == 512
-    assert made_up.client.get("/api/version").json()["version"].count(".") == 2
+    version = made_up.client.get("/api/version").json()["version"]
+    assert [int(part) for part in version.split(".")] >= [0, 13, 4]  # the oldest that Codex takes
     images = {"prompt": "Hi", "images": ["x"], "raw": True}
     assert made_up.post("/api/generate", images).json()["error"].startswith("the request holds images")
 

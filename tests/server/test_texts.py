@@ -97,6 +97,7 @@ def test_a_call_that_is_required_is_made_and_valid(served: Served, choice: objec
                 tool_choice=cast(Any, choice),
                 seed=seed,
                 temperature=1,
+                frequency_penalty=1,  # calls that repeat themselves would be ended
                 max_tokens=600,  # for the most calls that are allowed
             )
             calls: Any = reply.choices[0].message.tool_calls
