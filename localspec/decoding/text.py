@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
-from typing import Protocol
+from typing import Literal, Protocol
 
 from localspec.decoding.rounds import Round
 from localspec.decoding.tally import Stopwatch, Tally
@@ -206,6 +206,9 @@ class AnswerText:
         return 0
 
 
+Circles = Literal["end", "end_unlimited", "go_on"]
+"""Which answers endless repetition ends: all, those without a token limit, or none."""
+
 COPIES = 3  # of one stretch of text, one right after the other, ...
 TOKENS = 256  # ... and at least this many tokens: tables and rows of zeros repeat for good reasons
 _LATEST = 8  # tokens by which an earlier copy is found
@@ -259,21 +262,20 @@ class AnswerEvents:
         stopwatch: Stopwatch,
         limit: int | None = None,
         *,
-        ends_circles: bool | None = None,
+        circles: Circles = "end_unlimited",
     ) -> None:
         """Start empty; the answer ends with an end token, a stop string, or in endless repetition.
 
-        Repetition ends an answer without a token limit, with `ends_circles` also one with a limit, and with
-        False none, nor thinking. Else thinking that repeats itself is closed, with or without a limit, and
-        so is thinking that ends without a required answer. Where repetition ends the answer, that is done
-        once. Thinking whose budget is spent is closed, and any that follows it at once.
+        `circles` says which answers endless repetition ends. Unless it is "go_on", thinking that repeats
+        itself is closed, and so is thinking that ends without a required answer: once, where repetition ends
+        the answer. Thinking whose budget is spent is closed, and any that follows it at once.
         """
         self._text = text
         self._end_tokens = end_tokens
         self._stopwatch = stopwatch
         self._limit = limit
-        self._loop_detector = None if ends_circles is False else LoopDetector()
-        self._ends_circles = limit is None if ends_circles is None else ends_circles
+        self._loop_detector = None if circles == "go_on" else LoopDetector()
+        self._ends_circles = circles == "end" or (circles == "end_unlimited" and limit is None)
         self._ending: FinishReason | None = None
         self._may_close_thinking = True
         self._closes_thinking = False  # after this round

@@ -29,7 +29,7 @@ from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.seating import ConversationPlace, Seating
 from localspec.decoding.speed_model import PredictedSpeed, explain, pays_ahead, predict, rank
 from localspec.decoding.tally import Stopwatch, Tally
-from localspec.decoding.text import AnswerEvents, AnswerText, DecodeEvents
+from localspec.decoding.text import AnswerEvents, AnswerText, Circles, DecodeEvents
 from localspec.errors import Cancelled, DraftError, LocalSpecError, ModelFileError, UserError
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.contexts import Contexts, CostedEngine
@@ -704,7 +704,7 @@ class Runtime(AbstractContextManager["Runtime"]):
             end_tokens,
             stopwatch,
             request.max_tokens,
-            ends_circles=False if request.ignores_circles else request.ends_circles or None,
+            circles=_circles(request),
         )
         return _Answer(request, settings, text, events, opening, len(prompt), prompt, settings.mode)
 
@@ -899,6 +899,12 @@ def _begun_answer(request: Request) -> str:
     last = None if isinstance(request.prompt, str) else request.prompt[-1]
     is_begun = last is not None and last.role == "assistant" and not last.tool_calls
     return last.content.rstrip() if last is not None and is_begun else ""
+
+
+def _circles(request: Request) -> Circles:
+    if request.ignores_circles:
+        return "go_on"
+    return "end" if request.ends_circles else "end_unlimited"
 
 
 def _look_up(*models: ModelOptions | None) -> None:

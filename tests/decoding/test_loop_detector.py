@@ -9,7 +9,7 @@ import pytest
 
 from localspec.decoding.rounds import Round
 from localspec.decoding.tally import Stopwatch, Tally
-from localspec.decoding.text import COPIES, TOKENS, AnswerEvents, AnswerText, LoopDetector
+from localspec.decoding.text import COPIES, TOKENS, AnswerEvents, AnswerText, Circles, LoopDetector
 from localspec.types.drafts import DraftOrigin, Provenance
 from localspec.types.events import Finished, RoundStats, TextDelta
 
@@ -81,11 +81,11 @@ def test_what_changes_or_ends_is_not_a_circle(text: Iterable[int]) -> None:
     assert noticed_at(text) is None
 
 
-def answered(limit: int | None, *, ends: bool | None = None) -> tuple[int, Finished]:
+def answered(limit: int | None, circles: Circles = "end_unlimited") -> tuple[int, Finished]:
     """Return how many tokens of an endless circle are shown, and how the answer ends."""
     tally, per_round = Tally(3, "sd"), 5
     text, watch = AnswerText(Numbers(), ()), Stopwatch()
-    answer = AnswerEvents(text, tally, frozenset(), watch, limit, ends_circles=ends)
+    answer = AnswerEvents(text, tally, frozenset(), watch, limit, circles=circles)
 
     def rounds() -> Iterator[Round]:
         endless, stats = circling(7, before=0), RoundStats(4, 4, DraftOrigin.FRESH, 0.1, 0.0, 0.0, 0.0)
@@ -106,7 +106,7 @@ def test_an_answer_without_a_limit_ends_in_circles() -> None:
 
 
 def test_an_answer_that_ignores_circles_continues() -> None:
-    shown, end = answered(None, ends=False)
+    shown, end = answered(None, "go_on")
     assert shown >= 2 * TOKENS
     assert end.reason == "context"
 
@@ -117,5 +117,5 @@ def test_an_answer_with_a_limit_continues_to_it() -> None:
 
 
 def test_an_answer_may_end_in_circles_before_its_limit() -> None:
-    shown, end = answered(1000, ends=True)
+    shown, end = answered(1000, "end")
     assert (shown, end.reason) == (TOKENS, "circles")

@@ -96,7 +96,7 @@ class BudgetToy(Toy):
             ByteDetokenizer(PIECES), thinking=LeadingThinking(tags_of("<think>")), thinking_budget=self.budget
         )
         tally = Tally(len(prompt), settings.mode)
-        events = AnswerEvents(written, tally, end_tokens, Stopwatch(), tokens, ends_circles=False)
+        events = AnswerEvents(written, tally, end_tokens, Stopwatch(), tokens, circles="go_on")
 
         def rules() -> TokenRules | None:
             if forced is None:
