@@ -38,6 +38,11 @@ def as_data(text: str, tool: Tool) -> str:
     return f"{head}\n<output {mark}>\n{text}\n</output {mark}>"
 
 
+def is_marked(text: str) -> bool:
+    """Return whether the text of a result has the line and the marks that a foreign text gets."""
+    return _MARKED.match(text) is not None
+
+
 def content_of(text: str) -> str:
     """Return the text of a result, without the line and the marks that a foreign text gets."""
     found = _MARKED.match(text)
