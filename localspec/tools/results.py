@@ -38,9 +38,10 @@ def as_data(text: str, tool: Tool) -> str:
     return f"{head}\n<output {mark}>\n{text}\n</output {mark}>"
 
 
-def is_marked(text: str) -> bool:
-    """Return whether the text of a result has the line and the marks that a foreign text gets."""
-    return _MARKED.match(text) is not None
+def marked_part(text: str) -> str:
+    """Return the foreign text of a result with its marks, but without the line above; empty without any."""
+    found = _MARKED.match(text)
+    return found[0].partition("\n")[2] if found else ""
 
 
 def content_of(text: str) -> str:

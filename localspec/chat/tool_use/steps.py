@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from localspec.chat.answer_settings import thinking_variables
 from localspec.chat.answering import Generate, Splitting
 from localspec.chat.messages import StoredMessage, ToolRun
+from localspec.chat.thinking import without_thinking
 from localspec.chat.tool_use.offer import ToolOffer
 from localspec.errors import Cancelled
 from localspec.storage.config import StepsMode
-from localspec.types.events import Finished, TextDelta
+from localspec.types.events import Finished, TextDelta, ThinkingOpened
 from localspec.types.models import ModelInfo
 from localspec.types.request import EngineSettings, Grammar, Message, Request, Sampling, ToolCall
 
@@ -94,14 +95,16 @@ def write_steps(
     reason = None
     yield Splitting()
     for event in generate(request):
-        if isinstance(event, TextDelta):
+        if isinstance(event, ThinkingOpened):
+            text += event.opening
+        elif isinstance(event, TextDelta):
             text += event.text
         elif isinstance(event, Finished):
             reason = event.reason
         yield Splitting()
     if reason in (None, "cancelled"):
         raise Cancelled("stopped")
-    steps = _steps_in(text) if reason == "stop" else ()
+    steps = _steps_in(without_thinking(text)) if reason == "stop" else ()
     return steps if len(steps) > 1 else ()
 
 
