@@ -179,6 +179,7 @@ def test_no_model_is_asked_about_a_plain_question(store: Store) -> None:
         ("Read notes.txt and write summary.txt", True),
         ("List docs, then please delete docs/old.md", True),
         ("Set LIMIT to 25; say why", True),
+        ("Rename add to put in a.py, and load to read in b.py", True),
         ("Do this:\n- list docs\n- delete old.md", True),
         ("What do fish and chips cost?", False),
         ("Set the version in setup.cfg to 1.3.0.", False),

@@ -34,6 +34,8 @@ Which files contain seperate, and fix the typo in guide.md.
 ["Which files contain seperate?", "Replace seperate by separate in guide.md."]
 What is the port in app.ini? Then raise it to 9000, and list the folder logs.
 ["What is the port in app.ini?", "Set the port in app.ini to 9000.", "List the folder logs."]
+Count the words in a.txt, and save the number in b.txt.
+["Count the words in a.txt.", "Save the number of words in a.txt in b.txt."]
 There is a mistake in a.txt: adress. Please correct it.
 ["Replace adress by address in a.txt."]
 Find FIXME in lib. Then delete it in lib/a.py only.
@@ -52,7 +54,9 @@ _SENTENCES = re.compile(r"[.?!;]\s+\w|\n\s*\S")
 _VERBS = """add append change check commit copy correct count create delete describe do edit explain find fix
 insert list look make move print put read remove rename replace run save say search set show sort summarise
 summarize tell translate update use write what which who where how is are""".split()
-_JOINED = re.compile(rf"\b(?:and|then)[, ]+(?:\w+ ){{0,2}}?(?:{'|'.join(_VERBS)})\b", re.IGNORECASE)
+_JOINED = re.compile(
+    rf", (?:and|then)\b|\b(?:and|then)[, ]+(?:\w+ ){{0,2}}?(?:{'|'.join(_VERBS)})\b", re.IGNORECASE
+)
 
 
 def are_wanted(mode: StepsMode, target: ModelInfo) -> bool:
