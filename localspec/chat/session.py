@@ -269,7 +269,7 @@ class ChatSession:
         options = self.options(models, chat, variant)
         self.shared.answers += 1
         tools = None if turn is None or variant.mode is not None else self._tools(models, chat, turn, options)
-        if tools is not None and turn is not None and continues is None:
+        if tools is not None and turn is not None:
             yield from self._split(models, chat, turn, tools.offer, options)
         while True:
             answering = _Answering(chat, options, variant, turn, tools)

@@ -64,6 +64,10 @@ def allow(event: AnswerEvent, turn: AnswerTurn) -> None:
         assert turn.desk.decide(event.call.id, Decision(True))
 
 
+def stopped_at(kind: type) -> Reaction:
+    return lambda event, turn: turn.cancel() if isinstance(event, kind) else None
+
+
 def refuse(event: AnswerEvent, turn: AnswerTurn) -> None:
     if isinstance(event, CallAsked):
         assert turn.desk.decide(event.call.id, Decision(False))
@@ -238,12 +242,8 @@ def test_esc_while_the_question_is_split(store: Store) -> None:
 
 
 def test_esc_in_a_step_ends_the_others(store: Store) -> None:
-    def stop(event: AnswerEvent, turn: AnswerTurn) -> None:
-        if isinstance(event, Started):
-            turn.cancel()
-
     session = session_of(store)
-    answered(session, SPLIT, says("It is in ", "a.txt."), react=stop)
+    answered(session, SPLIT, says("It is in ", "a.txt."), react=stopped_at(Started))
     assert [text for role, text in said(session) if role == "tool"] == [FIRST]
 
 
@@ -267,6 +267,21 @@ def test_a_later_question_gets_no_steps_of_an_earlier_one(store: Store) -> None:
     answered(session, says("Hello."), question="Hello")
     assert next_step(session.chat.path) is None
     assert said(session)[-1] == ("assistant", "Hello.")
+
+
+def test_steps_that_were_stopped_do_not_follow_a_later_question(store: Store) -> None:
+    session = session_of(store)
+    answered(session, SPLIT, says("It is in ", "a.txt."), react=stopped_at(Started))
+    _, models = answered(session, says("Hello."), question="Hello")
+    assert said(session)[-1] == ("assistant", "Hello.")
+    assert len(models.requests) == 1
+
+
+def test_a_call_that_code_shows_is_none_before_the_first_call(store: Store) -> None:
+    shown = '```json\n{"name": "look", "arguments": {"path": "a"}}\n```'
+    shows = says(f"You can call it:\n\n{shown}")
+    answered(session_of(store, tools := made()), SPLIT, says("Here."), shows)
+    assert tools.ran == []
 
 
 def test_steps_are_not_the_words_of_the_user_in_exports(tmp_path: Path) -> None:
@@ -299,7 +314,7 @@ def test_a_chat_with_steps_is_summarised(store: Store) -> None:
 
 
 def test_a_list_that_was_cut_short_is_not_used(store: Store) -> None:
-    cut = says('["a", "b', reason="length")
+    cut = says('["a", "b"]', reason="length")
     session = session_of(store)
     answered(session, cut, *LOOKS)
     assert not any(each.is_step for each in session.chat.path)
