@@ -44,11 +44,9 @@ Explain what cats and dogs eat.
 ["Explain what cats and dogs eat."]
 My request:
 """
+_STEP = {"type": "string", "pattern": r"^[^\n]+[.?!]$"}  # a small model does less of what has no end
 _STEPS = Grammar(
-    "json_schema",
-    json.dumps(
-        {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "maxItems": MOST_STEPS}
-    ),
+    "json_schema", json.dumps({"type": "array", "items": _STEP, "minItems": 1, "maxItems": MOST_STEPS})
 )
 _SENTENCES = re.compile(r"[.?!;]\s+\w|\n\s*\S")
 _VERBS = """add append change check commit copy correct count create delete describe do edit explain find fix
