@@ -26,7 +26,7 @@ from localspec.storage.config import StepsMode
 from localspec.storage.profiles import profiles
 from localspec.tools.results import for_model
 from localspec.tools.tool import ToolOutput
-from localspec.types.events import ThinkingOpened
+from localspec.types.events import PromptProgress, ThinkingOpened
 from localspec.types.request import Message
 from tests.chat.tool_models import CallingModels, MadeTools, called, kit_of
 from tests.scripted import Script, says
@@ -168,6 +168,12 @@ def test_a_model_that_thinks_first_can_split(store: Store) -> None:
     _, models = answered(session, thinks, says("In a.txt."), says("Done."))
     assert models.requests[0].thinking_budget == 0
     assert said(session)[1] == ("tool", FIRST)
+
+
+def test_how_much_is_read_before_the_split_is_told(store: Store) -> None:
+    split = says(PromptProgress(1, 2), json.dumps([FIRST, SECOND]))
+    events, _ = answered(session_of(store), split, says("In a.txt."), says("Done."))
+    assert events[:2] == [Splitting(), PromptProgress(1, 2)]
 
 
 def test_no_model_is_asked_about_a_plain_question(store: Store) -> None:

@@ -19,7 +19,7 @@ from localspec.chat.thinking import without_thinking
 from localspec.chat.tool_use.offer import ToolOffer
 from localspec.errors import Cancelled
 from localspec.storage.config import StepsMode
-from localspec.types.events import Finished, TextDelta, ThinkingOpened
+from localspec.types.events import Finished, PromptProgress, TextDelta, ThinkingOpened
 from localspec.types.models import ModelInfo
 from localspec.types.request import EngineSettings, Grammar, Message, Request, Sampling, ToolCall
 
@@ -72,7 +72,7 @@ def may_be_several(question: StoredMessage) -> bool:
 
 def write_steps(
     generate: Generate, prompt: Sequence[Message], offer: ToolOffer, request: Request
-) -> Generator[Splitting, None, tuple[str, ...]]:
+) -> Generator[Splitting | PromptProgress, None, tuple[str, ...]]:
     """Have the model split the question that a prompt ends in, and return its steps; none for one thing.
 
     The prompt begins as that of the answer does, so what is in the KV cache stays there.
@@ -103,7 +103,7 @@ def write_steps(
             text += event.text
         elif isinstance(event, Finished):
             reason = event.reason
-        yield Splitting()
+        yield event if isinstance(event, PromptProgress) else Splitting()
     if reason in (None, "cancelled"):
         raise Cancelled("stopped")
     steps = _steps_in(without_thinking(text)) if reason == "stop" else ()

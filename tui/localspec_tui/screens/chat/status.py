@@ -76,8 +76,6 @@ class ChatStatus(StatusLine):
             self._take_up(update.started)
         if update.summarised is not None:
             self.notice.say(update.summarised.words)
-        elif update.splitting is not None:
-            self.notice.show_transient("looking for the steps of your request", about="answer")
         elif update.summarising is not None:
             so_far = f": {update.summarising.tokens:,} tokens so far" * bool(update.summarising.tokens)
             self.notice.say(f"summarising {update.summarising.what}{so_far}; Esc stops it", about="answer")
@@ -86,6 +84,8 @@ class ChatStatus(StatusLine):
                 f"reading the prompt: {update.progress.done:,} of {update.progress.total:,} tokens",
                 about="answer",
             )
+        elif update.splitting is not None:
+            self.notice.show_transient("looking for the steps of your question", about="answer")
         for change in update.changes:
             self._live_stats.changed(change)
             self._tell_change(change)
