@@ -170,6 +170,13 @@ def test_a_model_that_thinks_first_can_split(store: Store) -> None:
     assert said(session)[1] == ("tool", FIRST)
 
 
+def test_a_step_ends_like_a_sentence_unless_a_text_ends_it(store: Store) -> None:
+    split = says(json.dumps(["Look", "Who?", "Write b with the text: hello"]))
+    answered(session := session_of(store), split, says("In a.txt."))
+    steps = [message.content for message in session.chat.path if message.is_step]
+    assert steps == ["Look.", "Who?", "Write b with the text: hello"]
+
+
 def test_how_much_is_read_before_the_split_is_told(store: Store) -> None:
     split = says(PromptProgress(1, 2), json.dumps([FIRST, SECOND]))
     events, _ = answered(session_of(store), split, says("In a.txt."), says("Done."))

@@ -44,9 +44,11 @@ Explain what cats and dogs eat.
 ["Explain what cats and dogs eat."]
 My request:
 """
-_STEP = {"type": "string", "pattern": r"^[^\n]+[.?!]$"}  # a small model does less of what has no end
 _STEPS = Grammar(
-    "json_schema", json.dumps({"type": "array", "items": _STEP, "minItems": 1, "maxItems": MOST_STEPS})
+    "json_schema",
+    json.dumps(
+        {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "maxItems": MOST_STEPS}
+    ),
 )
 _SENTENCES = re.compile(r"[.?!;]\s+\w|\n\s*\S")
 _VERBS = """add append change check commit copy correct count create delete describe do edit explain find fix
@@ -107,7 +109,13 @@ def write_steps(
     if reason in (None, "cancelled"):
         raise Cancelled("stopped")
     steps = _steps_in(without_thinking(text)) if reason == "stop" else ()
-    return steps if len(steps) > 1 else ()
+    return tuple(map(_sentence, steps)) if len(steps) > 1 else ()
+
+
+def _sentence(step: str) -> str:
+    """Return a step with a full stop, without which small models do less; not where it may end in a text."""
+    ends = step.endswith((".", "?", "!")) or any(sign in step for sign in ":\"'`")
+    return step if ends else f"{step}."
 
 
 def _steps_in(text: str) -> tuple[str, ...]:
