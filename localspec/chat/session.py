@@ -310,6 +310,7 @@ class ChatSession:
         while True:
             offer, is_last = (None, True) if tools is None else (tools.offer, tools.are_over)
             unfinished: AnswerSaved | None = None
+            has_next = False
             for event in chat.answer(
                 models,
                 options,
@@ -322,14 +323,15 @@ class ChatSession:
                     unfinished = replace(event, goes_on=True)
                     yield unfinished
                     continue
-                if isinstance(event, AnswerSaved) and turn is not None and self._has_next_step(chat):
+                if isinstance(event, AnswerSaved) and tools is not None and self._has_next_step(chat):
+                    has_next = True
                     yield replace(event, goes_on=True)
-                    return True
+                    continue
                 yield event
                 if isinstance(event, AnswerSaved) and event.message.state != "failed":
                     yield from self._after(models, chat, event, turn, answering.variant, options.request)
             if unfinished is None or tools is None or turn is None:
-                return False
+                return has_next
             asked_s = None
             is_silent = unfinished.message.is_silent
             continues = unfinished.message.id if is_silent else None

@@ -16,7 +16,7 @@ from localspec.chat.compaction import compaction
 from localspec.chat.export import chat_text, parse_all
 from localspec.chat.messages import Attachment, StoredMessage
 from localspec.chat.prompting import FOUND, estimate
-from localspec.chat.session import ChatSession
+from localspec.chat.session import AnswerVariant, ChatSession
 from localspec.chat.store import Store
 from localspec.chat.tool_use.consent import CallAsked, Decision
 from localspec.chat.tool_use.kit import Present
@@ -272,6 +272,17 @@ def test_a_step_answered_again_goes_on_with_those_after_it(store: Store) -> None
         "It is corrected.",
     ]
     assert session.chat.tree.siblings(session.chat.path[2].id) != (session.chat.path[2].id,)
+
+
+def test_a_step_compared_in_another_mode_is_alone(store: Store) -> None:
+    session = session_of(store)
+    answered(session, SPLIT, says("Nowhere."), says("Nothing to do."))
+    session.chat.back_to(session.chat.path[1].id)
+    models = CallingModels(says("In a.txt."))
+    turn = AnswerTurn(AnswerTurns())
+    with turn.taken(models):
+        assert list(session.answer(models, turn, variant=AnswerVariant("off")))
+    assert said(session)[1:] == [("tool", FIRST), ("assistant", "In a.txt.")]
 
 
 def test_a_later_question_gets_no_steps_of_an_earlier_one(store: Store) -> None:
