@@ -51,6 +51,7 @@ def tool_kit(config: Config, folder: Path, *, yes: Sequence[str] = ()) -> ToolKi
         partial(choose, workspace.root),
         for_model,
         partial(close_all, servers),
+        steps=config.tool_steps,
         servers={name: server for box in servers.values() for name, server in box.servers.items()},
         waiting=lambda: [name for name, box in servers.items() if not box.is_running],
     )

@@ -86,7 +86,7 @@ class AnswerSaved:
 
 @dataclass(frozen=True, slots=True)
 class ResultSaved:
-    """The result of a call as it is saved."""
+    """The result of a call, or a step of the question, as it is saved."""
 
     message: StoredMessage
 
@@ -94,6 +94,11 @@ class ResultSaved:
 @dataclass(frozen=True, slots=True)
 class Titling:
     """The chat is getting a title, which may be cut short here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Splitting:
+    """The model splits the question into steps, which may be cut short here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,7 @@ AnswerEvent = (
     | CallStarted
     | ResultSaved
     | Titling
+    | Splitting
     | Summarising
     | Summarised
 )
@@ -324,6 +330,7 @@ class LiveUpdate:
     error: BaseException | None = None
     summarising: Summarising | None = None
     summarised: Summarised | None = None
+    splitting: Splitting | None = None
 
     @property
     def text(self) -> str:
@@ -379,6 +386,7 @@ def _update(events: Sequence[AnswerEvent | BaseException]) -> LiveUpdate:
         _latest(BaseException, events),
         _latest(Summarising, events),
         _latest(Summarised, events),
+        _latest(Splitting, events),
     )
 
 

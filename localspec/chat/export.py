@@ -88,13 +88,13 @@ def _message_json(message: StoredMessage, record: AnswerRecord | None) -> dict[s
 
 def _message_parts(message: StoredMessage, record: AnswerRecord | None) -> Iterator[str]:
     yield f"## {speaker(message)}" + "".join(f" ({mark})" for mark in marks(message, record))
-    if message.role == "user":
+    if message.role == "user" or message.is_step:
         yield closed(message.content.strip("\n"))
     for part in split(message.content) if message.role == "assistant" else ():
         yield _quoted(part.text) if part.kind == "thinking" else closed(part.text.strip("\n"))
     for call in message.calls:
         yield f"Calls `{' '.join(call.name.split())}`\n\n{fenced(call.arguments, 'json')}"
-    if message.run is not None:
+    if message.run is not None and not message.is_step:
         yield fenced(message.content)
     for attachment in message.attachments:
         name = " ".join(attachment.name.replace("`", "'").split())

@@ -29,7 +29,7 @@ def when(time_s: float) -> str:
 
 def speaker(message: StoredMessage) -> str:
     """Return the author of a message."""
-    return _SPEAKERS[message.role]
+    return "LocalSpec" if message.is_step else _SPEAKERS[message.role]
 
 
 def marks(message: StoredMessage, record: AnswerRecord | None) -> list[str]:

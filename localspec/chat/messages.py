@@ -90,7 +90,7 @@ class StoredMessage:
 
     `dropped` messages stay visible and are not sent to the model. A `summary` stands for this message and
     all those before it, for what follows on its branch. An answer may end in `calls` of tools; a message of
-    the role "tool" is the result of one, whose `run` says how it came about.
+    the role "tool" is the result of one, whose `run` says how it came about, or a step of a question.
     """
 
     id: int
@@ -111,6 +111,11 @@ class StoredMessage:
         """Whether the model ended its answer without a word and without a call."""
         is_whole = self.role == "assistant" and self.state == "complete" and not self.calls
         return is_whole and not without_thinking(self.content).strip()
+
+    @property
+    def is_step(self) -> bool:
+        """Whether LocalSpec asks for a part of the question here: only its own calls have no id."""
+        return self.run is not None and not self.run.call.id
 
 
 SAID_NOTHING = "the model said nothing"

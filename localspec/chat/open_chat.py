@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 from localspec.chat.answer_settings import AnswerOptions
 from localspec.chat.answering import AnswerEvent, AnswerRecorder, AnswerSaved, Generate, ResultSaved
 from localspec.chat.figures import label
-from localspec.chat.messages import AnswerRecord, Attachment, BranchMessage, ChatInfo, Role, StoredMessage
+from localspec.chat.messages import (
+    AnswerRecord,
+    Attachment,
+    BranchMessage,
+    ChatInfo,
+    Role,
+    StoredMessage,
+    ToolRun,
+)
 from localspec.chat.prompting import exchanges_of, summarised, to_prompt
 from localspec.chat.tool_use.calls_run import CallEnded, CallEvent
 from localspec.chat.tool_use.offer import ToolOffer
@@ -212,6 +220,10 @@ class OpenChat(Branches):
             saved = self.add_result(below, step.text, step.run)
             below = saved.id
             yield ResultSaved(saved)
+
+    def begin_step(self, text: str, run: ToolRun) -> ResultSaved:
+        """Ask for a step of the last question at the end of the shown branch."""
+        return ResultSaved(self.add_result(self.path[-1].id, text, run))
 
     def _answer_again(self, message_id: int) -> StoredMessage:
         message = self.message(message_id)

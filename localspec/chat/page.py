@@ -69,13 +69,13 @@ def _article(message: StoredMessage, record: AnswerRecord | None) -> str:
 
 
 def _parts(message: StoredMessage) -> Iterator[str]:
-    if message.role == "user" and message.content.strip():
+    if (message.role == "user" or message.is_step) and message.content.strip():
         yield _text(message.content)
     for part in split(message.content) if message.role == "assistant" else ():
         yield _folded("Thinking", _text(part.text)) if part.kind == "thinking" else _text(part.text)
     for call in message.calls:
         yield f"<p>Calls <code>{escape(safe_line(call.name))}</code></p>\n{_code(call.arguments, 'json')}"
-    if message.run is not None:
+    if message.run is not None and not message.is_step:
         lines = message.content.count("\n") + 1
         yield _folded(counted(lines, "line"), _plain(message.content), is_open=lines <= FOLDED_LINES)
     for file in message.attachments:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import asdict, dataclass, replace
@@ -37,6 +37,7 @@ from localspec.chat.titling import write_title
 from localspec.chat.tool_use.answer_tools import AnswerTools
 from localspec.chat.tool_use.kit import ToolKit
 from localspec.chat.tool_use.offer import ToolOffer, offer_of
+from localspec.chat.tool_use.steps import are_wanted, may_be_several, next_step, step_run, write_steps
 from localspec.errors import Cancelled, LocalSpecError, StoreError, UserError
 from localspec.inference.interface import OpenModels, ShowsPrompts
 from localspec.storage.kept_caches import chat_name
@@ -77,6 +78,17 @@ class AnswerVariant:
     mode: Mode | None = None
     seed: int | None = None
     plain: PlainRate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answering:
+    """What the messages of an answer have in common."""
+
+    chat: OpenChat
+    options: AnswerOptions
+    variant: AnswerVariant
+    turn: AnswerTurn | None
+    tools: AnswerTools | None
 
 
 class ChatSession:
@@ -248,7 +260,8 @@ class ChatSession:
         """Answer the last question of a chat, by default the open one.
 
         With a `turn`, it shares the models with answers in other chats, and may call tools: another message
-        follows once their results are saved. A second `AnswerSaved` has what is measured afterwards:
+        follows once their results are saved. A question of several steps may then be split: the next step
+        follows the answer to the one before. A second `AnswerSaved` has what is measured afterwards:
         the speed of plain decoding, unless that is known. The time to the first token counts from `asked_s`
         of the monotonic clock, if that is given.
         """
@@ -256,10 +269,48 @@ class ChatSession:
         options = self.options(models, chat, variant)
         self.shared.answers += 1
         tools = None if turn is None or variant.mode is not None else self._tools(models, chat, turn, options)
+        if tools is not None and turn is not None:
+            yield from self._split(models, chat, turn, tools.offer, options)
+        while True:
+            answering = _Answering(chat, options, variant, turn, tools)
+            has_next = yield from self._write(models, answering, continues, asked_s)
+            if not has_next or turn is None:
+                return
+            following = next_step(chat.path)
+            assert following is not None  # it has one
+            yield chat.begin_step(following.text, following.run)
+            continues = asked_s = None
+            tools = self._tools(models, chat, turn, options)
+
+    def _split(
+        self,
+        models: OpenModels,
+        chat: OpenChat,
+        turn: AnswerTurn,
+        offer: ToolOffer,
+        options: AnswerOptions,
+    ) -> Iterator[AnswerEvent]:
+        """Have the models split the last question of a chat, and ask for the first step if there are some."""
+        kit = self.kit
+        if kit is None or not are_wanted(kit.steps, models.target) or not may_be_several(chat.path[-1]):
+            return
+        steps = yield from write_steps(turn.generate, chat.prompt(), offer, options.request)
+        if steps:
+            yield chat.begin_step(steps[0], step_run(1, steps))
+
+    def _write(
+        self, models: OpenModels, answering: _Answering, continues: int | None, asked_s: float | None
+    ) -> Generator[AnswerEvent, None, bool]:
+        """Write the messages of an answer, with its calls; return whether another step is to follow."""
+        chat = answering.chat
+        options = answering.options
+        turn = answering.turn
+        tools = answering.tools
         generate = models.generate if turn is None else turn.generate
         while True:
             offer, is_last = (None, True) if tools is None else (tools.offer, tools.are_over)
             unfinished: AnswerSaved | None = None
+            has_next = False
             for event in chat.answer(
                 models,
                 options,
@@ -272,11 +323,15 @@ class ChatSession:
                     unfinished = replace(event, goes_on=True)
                     yield unfinished
                     continue
+                if isinstance(event, AnswerSaved) and tools is not None and self._has_next_step(chat):
+                    has_next = True
+                    yield replace(event, goes_on=True)
+                    continue
                 yield event
                 if isinstance(event, AnswerSaved) and event.message.state != "failed":
-                    yield from self._after(models, chat, event, turn, variant, options.request)
+                    yield from self._after(models, chat, event, turn, answering.variant, options.request)
             if unfinished is None or tools is None or turn is None:
-                return
+                return has_next
             asked_s = None
             is_silent = unfinished.message.is_silent
             continues = unfinished.message.id if is_silent else None
@@ -286,7 +341,16 @@ class ChatSession:
                 yield from chat.save_results(unfinished.message, tools.run(unfinished.message.calls))
                 if turn.desk.stopped.is_set() or is_last:
                     yield replace(unfinished, goes_on=False)
-                    return
+                    return False
+
+    def _has_next_step(self, chat: OpenChat) -> bool:
+        """Return whether another step can begin; a notice says so if the last one does not allow it."""
+        following = next_step(chat.path)
+        if following is None:
+            return False
+        if not following.can_begin:
+            self.shared.notice(f"“{following.text}” was not begun: the last call before it did not succeed")
+        return following.can_begin
 
     def _after(
         self,
@@ -351,7 +415,7 @@ class ChatSession:
             self.shared.notice(f"this answer goes without tools: {error}")
             return None
         most = models.target.context  # characters, so about a quarter of the context
-        if any(message.run is not None for message in chat.path):
+        if any(message.run is not None and not message.is_step for message in chat.path):
             offer = replace(offer, made=())
         return AnswerTools(kit, offered, offer, turn.desk, most)
 

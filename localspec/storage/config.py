@@ -26,6 +26,8 @@ MAX_CONTEXT = 2**24
 MIN_CONTEXT = 64
 READING_WIDTH = 100
 CompactionMode = Literal["off", "ask", "auto"]
+StepsMode = Literal["auto", "on", "off"]
+"""Whether requests of several steps to models with tools are split: to small ones, to all, or to none."""
 """What happens near the limit of the context: nothing, a question, or a summary at once."""
 _CHAT = ("profile", "sidebar", "footer", "vim", "width", "titles", "notify", "ignore_circles", "read_ahead",
          "compact")  # fmt: skip
@@ -76,6 +78,7 @@ class Config:
     attachment_bytes: int = 256 * 1024
     tools_allowed: tuple[str, ...] = ()  # rules, as `tools/rules.py` reads them
     tools_denied: tuple[str, ...] = ()
+    tool_steps: StepsMode = "auto"
     private_hosts: tuple[str, ...] = ()  # HOST or HOST:PORT that a tool may fetch pages from
 
     def template_of(self, model: Path) -> Path | None:
@@ -109,7 +112,7 @@ def read_config(path: Path) -> Config:
     of_chat = chat.fields_of(Config, _CHAT)
     root.table("tuning").allow(("learn",))  # which once counted answers; nothing follows from it any more
     attachments.allow(("max_kib",))
-    tools.allow(("allow", "deny", "private_hosts"))
+    tools.allow(("allow", "deny", "private_hosts", "steps"))
     if theme := root.line("theme"):
         root.expect("theme", theme, read_table(_NAMES).texts("themes"), "theme")
     target, draft = (_file(models, key, path.parent) for key in ("target", "draft"))
@@ -136,6 +139,7 @@ def read_config(path: Path) -> Config:
         attachment_bytes=attachments.value("max_kib", _KiB, usual.attachment_bytes // 1024) * 1024,
         tools_allowed=_tool_rules(tools, "allow"),
         tools_denied=_tool_rules(tools, "deny"),
+        tool_steps=tools.value("steps", StepsMode, usual.tool_steps),
         private_hosts=tools.value("private_hosts", tuple[Line, ...], ()),
         **of_chat,
     )

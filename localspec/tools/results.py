@@ -38,6 +38,12 @@ def as_data(text: str, tool: Tool) -> str:
     return f"{head}\n<output {mark}>\n{text}\n</output {mark}>"
 
 
+def marked_part(text: str) -> str:
+    """Return the foreign text of a result with its marks, but without the line above; empty without any."""
+    found = _MARKED.match(text)
+    return found[0].partition("\n")[2] if found else ""
+
+
 def content_of(text: str) -> str:
     """Return the text of a result, without the line and the marks that a foreign text gets."""
     found = _MARKED.match(text)

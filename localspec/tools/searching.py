@@ -192,11 +192,15 @@ def _nothing(pattern: str) -> str:
 
 
 def _names(files: str | None) -> tuple[str, ...]:
-    """Return the patterns of names to try: a name without an ending may have one."""
+    """Return the patterns of names to try: a name without an ending may have one.
+
+    Models write `all` where they mean no pattern; a file may have that name.
+    """
     if not files:
         return (ALL,)
     is_bare = not has_signs(files) and "." not in files.rpartition("/")[2]
-    return (files, f"{files}.*") if is_bare else (files,)
+    names = (files, f"{files}.*") if is_bare else (files,)
+    return (*names, ALL) if files.casefold() == "all" else names
 
 
 def _nearly(pattern: str) -> str:

@@ -1,10 +1,11 @@
 """How many small tasks in a folder a model does with our tools, at temperature 0, from one prompt each.
 
-python -m tests.benchmarks.small_tasks -m TARGET [--traces FILE] [--only NAMES]
+python -m tests.benchmarks.small_tasks -m TARGET [--traces FILE] [--only NAMES] [--steps] [--whole]
 
 Each task begins in a fresh copy of a small project. It is done if the files are right in the end, and the
-answer where something is asked; one that is half done is not. To compare descriptions and results of tools,
-run this on two versions of the program.
+answer where something is asked; one that is half done is not. With `--steps`, the tasks are those of
+`step_tasks.py`, of several steps in a line, and `--whole` splits none. To compare descriptions and results
+of tools, run this on two versions of the program.
 """
 
 from __future__ import annotations
@@ -50,26 +51,35 @@ PROJECT = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is asked, how files are to be changed, and which words the answer has to have or must not have."""
+    """What is asked, how files are to be changed, and which words the answer has to have or must not have.
+
+    With `any_message`, all messages of the answer count, and not the last alone.
+    """
 
     question: str
     changed: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # by file, an old and a new text
     new: Mapping[str, str] = field(default_factory=dict)
     says: tuple[str, ...] = ()
     says_not: tuple[str, ...] = ()
+    project: Mapping[str, str] = field(default_factory=lambda: PROJECT)
+    has: Mapping[str, str] = field(default_factory=dict)  # by new file, what has to be in it
+    gone: tuple[str, ...] = ()
+    any_message: bool = False
 
     def flaw(self, folder: Path, answer: str) -> str:
         """Return what is wrong in the end; empty if nothing is."""
-        wanted = dict(PROJECT)
+        wanted = {name: text for name, text in self.project.items() if name not in self.gone}
         for name, (old, new) in self.changed.items():
             wanted[name] = wanted[name].replace(old, new)
         wanted |= self.new
         there = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-        if other := wanted.keys() ^ there.keys():
+        if other := (wanted.keys() | self.has.keys()) ^ there.keys():
             return f"files: {', '.join(sorted(other))}"
         for name, text in wanted.items():
             if there[name].read_text().rstrip() != text.rstrip():
                 return f"{name} is not as it should be"
+        if lacking := [name for name, text in self.has.items() if text not in there[name].read_text()]:
+            return f"{', '.join(lacking)} lacks something"
         heard = answer.casefold()
         missing = [word for word in self.says if word.casefold() not in heard]
         missing += [f"not {word}" for word in self.says_not if word.casefold() in heard]
@@ -111,11 +121,16 @@ TASKS = {
 }
 
 
-def done(models: Runtime, task: Task, trace: TextIO) -> str:
+RULES = (
+    "read_file", "list_folder", "find_files", "search_files", "write_file:*", "edit_file:*", "run_command",
+)  # fmt: skip
+
+
+def done(models: Runtime, task: Task, trace: TextIO, config: Config) -> str:
     """Have a task done; return what is wrong in the end."""
     with TemporaryDirectory() as place, Store(None) as store:
         folder = Path(place) / "shelf"
-        for name, text in PROJECT.items():
+        for name, text in task.project.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text)
         profile = Profile("plain", "Plain", "", "dialogue", "", Sampling(temperature=0.0), Path())
@@ -123,9 +138,9 @@ def done(models: Runtime, task: Task, trace: TextIO) -> str:
             Speculation(mode="off"), {"temperature": 0.0}, None, Request("", max_tokens=400)
         )
         session = ChatSession(store, (profile,), asked, profile.name, start="aside")
-        rules = ("read_file", "list_folder", "find_files", "search_files", "write_file:*", "edit_file:*")
-        session.shared.make_kit = lambda: tool_kit(Config(), folder, yes=rules)
-        session.update_settings(tools=("files",))
+        kit = tool_kit(config, folder, yes=RULES)
+        session.shared.make_kit = lambda: kit
+        session.update_settings(tools=("files", "run") if task.gone else ("files",))
         session.chat.ask(task.question, ())
         turn = AnswerTurn(AnswerTurns())
         with turn.taken(models):
@@ -134,7 +149,8 @@ def done(models: Runtime, task: Task, trace: TextIO) -> str:
         for message in session.chat.path:
             trace.write(f"\n[{message.role}] {message.content.strip()}\n")
             trace.writelines(f"  -> {call.name} {call.arguments}\n" for call in message.calls)
-        return task.flaw(folder, session.chat.path[-1].content)
+        said = [message.content for message in session.chat.path if message.role == "assistant"]
+        return task.flaw(folder, "\n".join(said if task.any_message else said[-1:]))
 
 
 def main() -> None:
@@ -144,10 +160,16 @@ def main() -> None:
     )
     parser.add_argument("-m", type=Path, required=True)
     parser.add_argument("--traces", type=Path)
-    parser.add_argument("--only", default=",".join(TASKS), help="tasks, separated by commas")
+    parser.add_argument("--only", help="tasks, separated by commas")
+    parser.add_argument("--steps", action="store_true")
+    parser.add_argument("--whole", action="store_true")
     parser.add_argument("--threads", type=int, default=0)
     args = parser.parse_args()
-    names = args.only.split(",")
+    from tests.benchmarks.step_tasks import STEP_TASKS
+
+    tasks = STEP_TASKS if args.steps else TASKS
+    names = args.only.split(",") if args.only else list(tasks)
+    config = Config(tool_steps="off" if args.whole else "auto")
     options = ModelOptions(args.m, context=8192, gpu_layers=0, threads=args.threads)
     good = 0
     with (
@@ -157,7 +179,7 @@ def main() -> None:
         for name in names:
             began = time.monotonic()
             trace.write(f"\n===== {name}\n")
-            flaw = done(models, TASKS[name], trace)
+            flaw = done(models, tasks[name], trace, config)
             trace.write(f"===== {name}: {flaw or 'done'}\n")
             trace.flush()
             good += not flaw

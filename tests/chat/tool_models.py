@@ -8,6 +8,7 @@ from threading import Event
 
 from localspec.chat.tool_use.consent import Verdict
 from localspec.chat.tool_use.kit import ToolKit
+from localspec.storage.config import StepsMode
 from localspec.tools.tool import Arguments, Effect, Tell, Tool, ToolOutput, tell_nobody
 from localspec.types.drafts import Token
 from localspec.types.request import Request
@@ -106,7 +107,7 @@ def judge(tool: Tool, _arguments: Arguments) -> Verdict:
     return Verdict("allowed", "the rule reads") if tool.effect == "reads" else Verdict("ask", "", tool.name)
 
 
-def kit_of(tools: MadeTools, most_rounds: int = 20) -> ToolKit:
+def kit_of(tools: MadeTools, most_rounds: int = 20, steps: StepsMode = "off") -> ToolKit:
     """Return a kit with one box, `made`."""
     return ToolKit(
         {"made": tools},
@@ -116,4 +117,5 @@ def kit_of(tools: MadeTools, most_rounds: int = 20) -> ToolKit:
         present=lambda _tool, output, most: output.text[:most],
         close=lambda: None,
         most_rounds=most_rounds,
+        steps=steps,
     )

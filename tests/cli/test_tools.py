@@ -12,6 +12,7 @@ import pytest
 from localspec.chat.tool_use.kit import ToolKit
 from localspec.chat.tool_use.offer import NEXT
 from localspec.storage.config import Config
+from localspec.storage.paths import config_dir
 from tests.chat.made_mcp import MadeServer
 from tests.chat.tool_models import WritesCalls, called
 from tests.cli.conftest import Invoke
@@ -51,6 +52,34 @@ def test_a_rule_lets_files_be_read(fake: FakeRuntime, invoke: Invoke) -> None:
     assert "→ read_file  path: a.txt" in outcome.err
     assert "← read_file, done" in outcome.err
     assert "alpha" in result(fake)
+
+
+def test_a_question_of_several_steps_is_split_for_a_small_model(fake: FakeRuntime, invoke: Invoke) -> None:
+    steps = ["What is in a.txt?", "Write b.txt."]
+    fake.scripts = [
+        says(json.dumps(steps)),
+        says(called("read_file", path="a.txt")),
+        says("It says alpha."),
+        says(WRITES),
+        says("Written."),
+    ]
+    rules = ("--yes", "read_file", "--yes", "write_file:*")
+    outcome = invoke("run", "--tools", "files", *rules, "what is in a.txt? Then write b.txt.")
+    assert (outcome.code, outcome.out) == (0, "It says alpha.\nWritten.\n")
+    asked = [line for line in outcome.err.splitlines() if line.startswith("LocalSpec asks")]
+    assert asked == [
+        f"LocalSpec asks for step {number} of 2 of the question: {step}"
+        for number, step in enumerate(steps, 1)
+    ]
+    assert Path("b.txt").read_text() == "beta\n"
+
+
+def test_config_toml_switches_the_steps_off(fake: FakeRuntime, invoke: Invoke) -> None:
+    config_dir().mkdir(parents=True, exist_ok=True)
+    (config_dir() / "config.toml").write_text('[tools]\nsteps = "off"\n')
+    fake.scripts = [says("It says alpha.")]
+    outcome = invoke("run", "--tools", "files", "what is in a.txt? Then write b.txt.")
+    assert (outcome.out, len(fake.requests)) == ("It says alpha.\n", 1)
 
 
 def test_what_writes_needs_a_user_or_a_rule(fake: FakeRuntime, invoke: Invoke) -> None:
@@ -114,8 +143,6 @@ def test_a_mistake_is_told(invoke: Invoke, arguments: list[str], line: str) -> N
 
 
 def test_a_mistake_in_mcp_json_does_not_end_a_chat(fake: FakeRuntime, invoke: Invoke) -> None:
-    from localspec.storage.paths import config_dir
-
     config_dir().mkdir(parents=True, exist_ok=True)
     (config_dir() / "mcp.json").write_text('{"mcpServers": {"x": {"command": 5}}}')
     fake.scripts = [says("Hello.")]
@@ -179,8 +206,6 @@ def test_run_attaches_a_resource_and_ends_its_server(
 
 
 def write_mcp_json(text: str) -> None:
-    from localspec.storage.paths import config_dir
-
     config_dir().mkdir(parents=True, exist_ok=True)
     (config_dir() / "mcp.json").write_text(text)
 

@@ -128,6 +128,14 @@ def test_a_call_runs_here_and_the_answer_goes_on(here: Here) -> None:
     assert any("made__look of made, done, the rule reads" in line for line in here.served.lines)
 
 
+def test_a_question_of_several_steps_is_not_split(here: Here) -> None:
+    question = [{"role": "user", "content": "What is in a? Then look into b."}]
+    reply = here.chat(look(), "It holds 7.", messages=question).json()
+    assert reply["choices"][0]["message"]["content"] == "It holds 7."
+    assert [prompt[-1].role for prompt in here.prompts] == ["user", "tool"]
+    assert here.prompts[0][-1].content == "What is in a? Then look into b."
+
+
 @pytest.mark.parametrize("ending", ["It holds 7.", call("Köln")], ids=["text", "a call of the client's"])
 def test_clients_that_know_nothing_of_it_read_the_same_stream(here: Here, ending: str) -> None:
     here.models.texts = [f"<think>\nhm\n</think>\n\nI look.\n{look()}", f"<think>\nso\n</think>\n\n{ending}"]

@@ -58,6 +58,7 @@ def test_every_field_is_read(path: Path, empty_home: Path) -> None:
         [tools]
         allow = ["read_file", "run_command:git status*", "time.*"]
         deny = ["*:.env"]
+        steps = "on"
         private_hosts = ["wiki.lan", "127.0.0.1:8000"]
         [keys]
         "message.copy" = "c, ctrl+c"
@@ -76,6 +77,7 @@ def test_every_field_is_read(path: Path, empty_home: Path) -> None:
         attachment_bytes=65536,
         tools_allowed=("read_file", "run_command:git status*", "time.*"),
         tools_denied=("*:.env",),
+        tool_steps="on",
         private_hosts=("wiki.lan", "127.0.0.1:8000"),
     )
 

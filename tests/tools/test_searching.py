@@ -48,6 +48,13 @@ def fill(root: Path, names: dict[str, str | bytes]) -> None:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
 
 
+def test_all_names_every_file_unless_one_is_called_so(tmp_path: Path, program: str | None) -> None:
+    fill(tmp_path, {"a.py": "teh", "b/c.md": "teh"})
+    assert search(tmp_path, program, "teh", files="all") == "a.py:1: teh\nb/c.md:1: teh"
+    fill(tmp_path, {"all.txt": "teh"})
+    assert search(tmp_path, program, "teh", files="all") == "all.txt:1: teh"
+
+
 @pytest.mark.slow
 def test_lines_are_found_in_order(tmp_path: Path, program: str | None) -> None:
     fill(

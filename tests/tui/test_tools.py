@@ -98,6 +98,28 @@ async def test_a_writing_call_waits_for_yes(tmp_path: Path) -> None:
         assert not desk.chat.query_one(ConsentBar).waits
 
 
+async def test_steps_of_a_question_are_shown_as_asked_by_localspec(tmp_path: Path) -> None:
+    scripts = [
+        says('["What is in a?", "Change a."]'),
+        says(called("look", path="a")),
+        says("Two lines."),
+        says(called("change", path="a")),
+        says("Changed."),
+    ]
+    async with desktop(tmp_path, models=lambda: models_of(*scripts)) as desk:
+        kit = kit_of(tools := made(), steps="auto")
+        desk.chat.session.shared.make_kit = lambda: kit
+        desk.chat.session.update_settings(tools=("made",))
+        await desk.enter("What is in a? Then change it.")
+        await desk.until(lambda: desk.app.focused is desk.chat.query_one(ConsentBar))
+        await desk.shows("LocalSpec asks for step 2 of 2 of the question", "Change a.")
+        await desk.press("y")
+        await done(desk, 9)
+        assert [name for name, _ in tools.ran] == ["look", "change"]
+        await desk.shows("Changed.")
+        assert desk.screen_text().count("You ") == 1
+
+
 async def test_no_with_a_word_reaches_the_model(tmp_path: Path) -> None:
     scripts = [says(called("change", path="a")), says("Well.")]
     async with desktop(tmp_path, models=lambda: models_of(*scripts)) as desk:

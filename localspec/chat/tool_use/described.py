@@ -31,7 +31,12 @@ _LONGEST = 200  # characters of a line with arguments
 
 
 def describe_run(run: ToolRun) -> str:
-    """Return a line about how a call was run: its tool, its outcome, its time and why it was allowed."""
+    """Return a line about how a call was run: its tool, its outcome, its time and why it was allowed.
+
+    Of a step that LocalSpec asks for, it says which one that is.
+    """
+    if not run.call.id:
+        return safe_line(f"asks for {run.because} of the question")
     source = f" of {run.source}" if run.source else ""
     took = f" in {short(run.seconds)}" if run.outcome in ("done", "failed") and run.seconds >= 0.1 else ""
     because = f", {run.because}" if run.because else ""

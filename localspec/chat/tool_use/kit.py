@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from localspec.chat.tool_use.consent import Judge
 from localspec.errors import LocalSpecError
+from localspec.storage.config import StepsMode
 from localspec.tools.tool import Tool, Toolbox, ToolOutput
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class ToolKit:
     `always` takes the rule of calls that the user always allows; `close` ends what runs the tools.
     `servers` are the MCP servers, by the names with which users call their prompts and resources; `waiting`
     names the boxes whose servers have not been started. Tools that `offers` does not want are left out.
+    `steps` says for which models questions of several steps are split.
     `within` returns the kit with paths that count from a folder of the workspace; raises UserError.
     """
 
@@ -50,6 +52,7 @@ class ToolKit:
     present: Present
     close: Callable[[], object]
     most_rounds: int = MOST_ROUNDS
+    steps: StepsMode = "off"
     servers: Mapping[str, McpServer] = field(default_factory=dict)
     waiting: Callable[[], Collection[str]] = tuple
     offers: Callable[[Tool], bool] = lambda _tool: True

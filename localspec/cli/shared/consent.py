@@ -67,7 +67,11 @@ def tell_calls(answer: StoredMessage) -> None:
 
 def tell_result(result: StoredMessage) -> None:
     """Print how a call was run."""
-    if result.run is not None:
+    if result.run is None:
+        return
+    if result.is_step:
+        say(safe_line(f"LocalSpec {describe_run(result.run)}: {result.content}"))
+    else:
         why = f": {why_failed(result.content)}" if result.run.outcome == "failed" else ""
         say(f"← {describe_run(result.run)}{why}")
 

@@ -85,6 +85,8 @@ class ChatStatus(StatusLine):
                 f"reading the prompt: {update.progress.done:,} of {update.progress.total:,} tokens",
                 about="answer",
             )
+        elif update.splitting is not None:
+            self.notice.show_transient("looking for the steps of your question", about="answer")
         for change in update.changes:
             self._live_stats.changed(change)
             self._tell_change(change)

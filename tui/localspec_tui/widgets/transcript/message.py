@@ -277,9 +277,9 @@ class MessageBody(Vertical):
         if self._shows_origins():
             self._origins = OriginText(self._pieces)
             return [self._origins]
-        if self._item.message.run is not None:
+        if self._item.message.run is not None and not self._item.message.is_step:
             return [ResultView(self._item.message.run, self.text, prepared[0][1])]
-        if self._item.message.role == "user":
+        if self._item.message.role == "user" or self._item.message.is_step:
             _, lines = prepared[0]
             is_long = len(lines) > LONG_LINES or len(self.text) > LONG_CHARACTERS
             return [LongQuestion(self.text, lines) if is_long else Prose(lines)]
@@ -541,6 +541,8 @@ def _name(item: BranchMessage) -> Content:
         )
     written = "  ".join(filter(None, (clean(item.model), written_moment(item.message.created))))
     who = {"user": "You", "assistant": "Assistant", "tool": "Tool"}[item.message.role]
+    if item.message.run is not None and item.message.is_step:
+        who = f"LocalSpec {describe_run(item.message.run)}"
     parts = [Content.assemble(f"{who}  ", (written, "not bold dim"))]
     if item.branches > 1:
         turn = Content(f" {item.branch}/{item.branches} ")
