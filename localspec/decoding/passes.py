@@ -107,6 +107,7 @@ class SharedPasses:
         self._participants: dict[Participant, None] = {}  # the first to come first
         self._in_call: list[Asked] = []
         self._is_calling = False  # or a participant was told to
+        self._handed_out: dict[Participant, Rows] = {}  # to answers that still wait, the next one first
         self._numbers = 0
         self._may_take_s = STALL_S
         self._pieces: dict[tuple[SeveralSeats, float], int] = {}  # by how long the call may take
@@ -131,9 +132,10 @@ class SharedPasses:
             self._participants[participant] = None
             self._numbers += 1
             participant.asked = Asked(seat, tokens, rows, self._numbers)
-            self._call_if_all_ask(participant)
+            self._wake_next()
+            self._call_if_all_ask()
         while (reply := participant.replies.get()) is None:
-            self._make_call(participant)
+            self._make_call()
         if isinstance(reply, BaseException):
             raise reply
         return reply
@@ -142,6 +144,7 @@ class SharedPasses:
         """Let the others continue without an answer."""
         with self._lock:
             self._participants.pop(participant, None)
+            self._wake_next()
             self._call_if_all_ask()
 
     def cancel(self, participant: Participant) -> None:
@@ -149,6 +152,7 @@ class SharedPasses:
         with self._lock:
             participant.is_cancelled = True
             if participant.asked is None:
+                self._wake(participant)
                 return
             if participant.asked not in self._in_call:
                 self._end(participant, Cancelled("the answer was stopped"))
@@ -159,17 +163,31 @@ class SharedPasses:
         participant.asked = None
         participant.replies.put(reply)
 
-    def _call_if_all_ask(self, preferred: Participant | None = None) -> None:
-        """Have a call made if nothing else can come before it; by the preferred thread, which is awake."""
+    def _wake_next(self) -> None:
+        """Let the next answer go on, as the one before it waits again.
+
+        Threads that wake up all at once would wait for Python's lock, and so sleep twice in each round.
+        """
+        if self._handed_out:
+            self._wake(next(iter(self._handed_out)))
+
+    def _wake(self, participant: Participant) -> None:
+        if participant in self._handed_out:
+            participant.replies.put(self._handed_out.pop(participant))
+
+    def _call_if_all_ask(self) -> None:
+        """Have a call made if nothing else can come before it, by the thread of the oldest answer.
+
+        libgomp has threads for each one that calls: those of another would have to wake up first.
+        """
         if self._is_calling or not self._participants:
             return
         if all(each.asked is not None for each in self._participants):
             self._is_calling = True
-            caller = preferred if preferred in self._participants else next(iter(self._participants))
-            assert caller is not None
+            caller = next(iter(self._participants))
             caller.replies.put(None)
 
-    def _make_call(self, caller: Participant) -> None:
+    def _make_call(self) -> None:
         runs: list[tuple[Asked, int]] = []
         failure: BaseException | None = None
         with self._lock:
@@ -197,7 +215,8 @@ class SharedPasses:
             else:
                 self._hand_out(runs, found, seconds)
             self._is_calling = False
-            self._call_if_all_ask(caller if caller.asked is not None else None)
+            self._wake_next()
+            self._call_if_all_ask()
 
     def _hand_out(self, runs: list[tuple[Asked, int]], found: list[Rows], seconds: float) -> None:
         total = len(runs)
@@ -212,7 +231,8 @@ class SharedPasses:
             seat.was_reading = reads
             asked.done += count
             if not asked.left:
-                self._end(seat.participant, part)
+                seat.participant.asked = None
+                self._handed_out[seat.participant] = part
         if reads:
             self._fit_piece(runs[0][0].seat.model, read, max(seconds, 1e-6))
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from socket import socket
+from socket import IPPROTO_TCP, TCP_NODELAY, socket
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -222,7 +222,7 @@ def http_server(application: LoggedApplication) -> Server:
     logging.getLogger("asyncio").addHandler(logging.NullHandler())  # it would log clients that disconnect
     config = Config(
         application,
-        http=_HeaderTimeoutProtocol,
+        http=_HttpProtocol,
         ws="none",
         lifespan="off",
         loop="asyncio",
@@ -256,8 +256,11 @@ class _DrainingServer(Server):
         cut.cancel()
 
 
-class _HeaderTimeoutProtocol(H11Protocol):
-    """Closes a connection without a request; uvicorn waits for ever for the rest of a request's head."""
+class _HttpProtocol(H11Protocol):
+    """Sends each piece of a stream at once, and closes a connection without a request.
+
+    uvicorn waits for ever for the rest of a request's head.
+    """
 
     _closes: asyncio.TimerHandle | None = None
 
@@ -269,6 +272,9 @@ class _HeaderTimeoutProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         super().connection_made(transport)
+        # asyncio does so only for listeners that name their protocol: a piece would wait up to 40 ms for the
+        # client's word that the one before has come
+        transport.get_extra_info("socket").setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
         if len(self.connections) > MAX_CONNECTIONS:
             transport.close()
         self._look()

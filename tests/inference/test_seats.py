@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -351,6 +352,54 @@ def test_only_an_answer_that_is_alone_has_branches(seated: Runtime) -> None:
     seat = seated._seating.places[0].seats[1]
     assert isinstance(seat, Seat)
     assert seat.max_sequences == 1
+
+
+def test_answers_go_on_one_by_one_and_the_oldest_makes_the_calls(
+    seated: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = seated._contexts.passes
+    assert passes is not None
+    callers, awake = list[int](), list[int]()
+    evaluate_runs = Context.evaluate_runs
+
+    def recorded(model: Context, runs: Sequence[TokenRun]) -> list[Rows]:
+        if len(runs) == 3:
+            callers.append(threading.get_ident())
+        return evaluate_runs(model, runs)
+
+    def look(count: int) -> None:
+        if count > 8:  # events: all have begun
+            asleep = passes._handed_out
+            awake.append(sum(each.asked is None and each not in asleep for each in passes._participants))
+
+    monkeypatch.setattr(Context, "evaluate_runs", recorded)
+    answers = [Written(seated.for_one_of_several()) for _ in range(3)]
+    for number, answer in enumerate(answers):
+        answer.start(asked(number, max_tokens=40), look)
+    for answer in answers:
+        answer.join()
+    assert len(callers) > 20
+    assert len(set(callers)) == 1
+    assert awake.count(1) > 0.9 * len(awake)
+
+
+def test_an_answer_that_still_sleeps_can_be_cancelled(seated: Runtime) -> None:
+    passes = seated._contexts.passes
+    assert passes is not None
+    answers = [Written(seated.for_one_of_several()) for _ in range(2)]
+    ended = list[bool]()
+
+    def cancel_the_other(me: int, count: int) -> None:
+        other = answers[1 - me]
+        if count > 8 and not ended and len(passes._participants) == 2 and passes._handed_out:
+            other.models.cancel()
+            ended.append(other.join().end.reason == "cancelled")
+
+    for me, answer in enumerate(answers):
+        answer.start(asked(me, max_tokens=60), partial(cancel_the_other, me))
+    for answer in answers:
+        answer.join()
+    assert ended == [True]
 
 
 def test_nothing_waits_for_an_answer_that_would_only_use_idle_models(seated: Runtime) -> None:

@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing, suppress
 
 import httpx2
 import pytest
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from localspec.errors import UserError
 from localspec.server import application, exchange, running
@@ -386,6 +387,15 @@ def test_other_paths_and_methods_are_rejected(made_up: Served) -> None:
     assert made_up.client.get(CHAT).status_code == 405
     assert made_up.client.put(CHAT, json=ASK).json()["error"]["code"] == 405
     assert made_up.client.get("/v1/messages").json()["type"] == "error"  # as its protocol words it
+
+
+def test_no_piece_of_a_stream_waits_for_the_client_to_confirm_the_one_before(made_up: Served) -> None:
+    with connected(made_up):
+        until(lambda: bool(made_up.server.server_state.connections))
+        for connection in tuple(made_up.server.server_state.connections):
+            assert isinstance(connection, H11Protocol)
+            own = connection.transport.get_extra_info("socket")
+            assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_death_is_reported_with_its_reason_and_fixed(made_up: Served) -> None:
