@@ -112,11 +112,11 @@ class Server:
 
 
 @contextmanager
-def started(command: Sequence[str], port: int) -> Iterator[psutil.Process]:
-    """Start a server and wait until it answers."""
+def started(command: Sequence[str], port: int, checkout: Path) -> Iterator[psutil.Process]:
+    """Start a server and wait until it answers; Python looks for modules in the checkout first."""
     quiet = subprocess.DEVNULL
     environment = os.environ | {"GOMP_SPINCOUNT": "1000"}  # as LocalSpec has it: libgomp's own is far slower
-    with subprocess.Popen(command, stdout=quiet, stderr=quiet, env=environment) as process:
+    with subprocess.Popen(command, stdout=quiet, stderr=quiet, env=environment, cwd=checkout) as process:
         try:
             while not _is_ready(port):
                 assert process.poll() is None, f"{command[0]} has ended"
@@ -324,8 +324,15 @@ def _contenders(
 ) -> dict[str, Server]:
     """Start the servers that are needed; one of LocalSpec's serves all its modes."""
     ours = [sys.executable, "-m", "localspec", "serve", "--no-fit", "-c", str(CONTEXT), "-t", str(args.t)]
-    ours += ["-np", str(SLOTS), "-m", str(args.m), "-md", str(args.md), *args.flags.split()]
-    theirs = [str(args.llama_server), "--no-ui", "--offline", "--parallel", str(SLOTS)]
+    ours += ["-np", str(SLOTS), "-m", str(args.m.resolve()), "-md", str(args.md.resolve())]
+    ours += args.flags.split()
+    theirs = [
+        str(args.llama_server and args.llama_server.resolve()),
+        "--no-ui",
+        "--offline",
+        "--parallel",
+        str(SLOTS),
+    ]
     theirs += [word for flag in target_flags(target) for word in flag]
     known = read_model(args.m)
     if known.integer("{arch}.context_length") * SLOTS < CONTEXT:  # llama-server would refuse longer prompts
@@ -333,13 +340,15 @@ def _contenders(
     with_draft = [word for flag in draft_flags(target, draft, args.t) for word in flag]
     commands = {"localspec": ours, "llama": theirs, "llama-draft": [*theirs, *with_draft]}
     if args.before is not None:
-        commands["before"] = ["env", f"PYTHONPATH={args.before}", *ours]
+        commands["before"] = ours
     asked = [name for name in args.contenders.split(",") if args.llama_server or "llama" not in name]
     modes = [name for name in asked if name not in commands]
     needed = [*("localspec", "before")[: 1 + (args.before is not None)], *set(asked).difference(modes)]
     ports = {name: free_port() for name in needed}
     processes = {
-        name: running.enter_context(started([*commands[name], "--port", str(port)], port))
+        name: running.enter_context(
+            started([*commands[name], "--port", str(port)], port, args.before if name == "before" else ROOT)
+        )
         for name, port in ports.items()
     }
     found = {}
