@@ -139,3 +139,12 @@ def test_arguments_that_the_schema_lacks_are_refused_where_they_begin(
 def test_a_call_of_another_tool_is_free(write: Callable[[str, Arguments], str]) -> None:
     for name in ("write", "write_file_now", "writefile", "rewrite_file"):
         assert not bound(write, write(name, {"path": 1}))
+
+
+@pytest.mark.timeout(30)  # each repetition took twice as long as the one before
+@pytest.mark.parametrize("tag", ["</tool_call>", "<|im_end|>", "<|end|>\n", "```json\n", "] "])
+@pytest.mark.parametrize("write", FORMS)
+def test_a_model_that_repeats_a_tag_is_soon_looked_at(
+    write: Callable[[str, Arguments], str], tag: str
+) -> None:
+    assert bound(write, 60 * tag + "x") == []

@@ -56,7 +56,8 @@ def _json_triggers(form: ToolFormat, functions: Sequence[Function], token: Token
     is_listed = "[" in form.before.removeprefix(form.opening)
     bare = f'{_BLANK} {_ARGUMENTS} {_BLANK} {_MEMBER if is_listed else ""} "}}"'
     ends = _any(form.closing) or "(?!)"
-    bare_head = rf'\s*(?:(?:{ends}|{_LABELS})\s*)*{object_head}\s*,\s*"(?:{"|".join(keys)})"\s*:'
+    # Possessive, as two of these may match one tag: else a model that repeats it is looked at for ever.
+    bare_head = rf'\s*+(?:(?:{ends}|{_LABELS})\s*+)*+{object_head}\s*,\s*"(?:{"|".join(keys)})"\s*:'
     found = [Trigger(bare_head, _grammars(functions, bare), is_leading=True)]
     if form.opening:
         quoted = " | ".join(json.dumps(f'"{key}"') for key in keys)
