@@ -23,7 +23,8 @@ _BLANK = r'(" " | /\n[ \t]{0,20}/)?'
 _MEMBER = rf'("," {_BLANK} /"[^"\\\n]{{1,40}}"/ {_BLANK} ":" {_BLANK} /"[^"\\\n]{{0,100}}"/ {_BLANK})?'
 _NAME_KEY = r'"(?:(?:tool_|function_)?name|tool|function)"\s*:\s*'
 _OTHER_MEMBER = r'(?:"\w+"\s*:\s*"[^"]{0,100}"\s*,\s*)?'
-_NAMESPACES = r"(?:[\w-]{1,64}?(?:__|[.:/])){0,3}"  # before a name, as `names.offered` reads them
+_NAMESPACES = r"(?:[\w-]{1,64}?(?:__(?!_)|[.:/])){0,3}"
+"""Before a name, as `names.offered` reads them; but a row of underscores ends in one place."""
 # Around calls without an opening, as `CallsInText` reads them.
 _LABELS = r"```[\w-]*|<\|?[\w ]{1,20}\|?>|</[^<>]{1,40}>|<\|[^<>]{1,40}\|>|[\],;]"
 _HARMONY_HEADER = r"(?:(?!<\|(?:start|message|end|call|return)\|>)[^{}]){0,80}<\|message\|>"
