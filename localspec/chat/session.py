@@ -37,7 +37,14 @@ from localspec.chat.titling import write_title
 from localspec.chat.tool_use.answer_tools import AnswerTools
 from localspec.chat.tool_use.kit import ToolKit
 from localspec.chat.tool_use.offer import ToolOffer, offer_of
-from localspec.chat.tool_use.steps import are_wanted, may_be_several, next_step, step_run, write_steps
+from localspec.chat.tool_use.steps import (
+    NextStep,
+    are_wanted,
+    may_be_several,
+    next_step,
+    step_run,
+    write_steps,
+)
 from localspec.errors import Cancelled, LocalSpecError, StoreError, UserError
 from localspec.inference.interface import OpenModels, ShowsPrompts
 from localspec.storage.kept_caches import chat_name
@@ -273,11 +280,9 @@ class ChatSession:
             yield from self._split(models, chat, turn, tools.offer, options)
         while True:
             answering = _Answering(chat, options, variant, turn, tools)
-            has_next = yield from self._write(models, answering, continues, asked_s)
-            if not has_next or turn is None:
+            following = yield from self._write(models, answering, continues, asked_s)
+            if following is None or turn is None:
                 return
-            following = next_step(chat.path)
-            assert following is not None  # it has one
             yield chat.begin_step(following.text, following.run)
             continues = asked_s = None
             tools = self._tools(models, chat, turn, options)
@@ -300,8 +305,8 @@ class ChatSession:
 
     def _write(
         self, models: OpenModels, answering: _Answering, continues: int | None, asked_s: float | None
-    ) -> Generator[AnswerEvent, None, bool]:
-        """Write the messages of an answer, with its calls; return whether another step is to follow."""
+    ) -> Generator[AnswerEvent, None, NextStep | None]:
+        """Write the messages of an answer, with its calls; return the step that is to follow, if any."""
         chat = answering.chat
         options = answering.options
         turn = answering.turn
@@ -310,7 +315,7 @@ class ChatSession:
         while True:
             offer, is_last = (None, True) if tools is None else (tools.offer, tools.are_over)
             unfinished: AnswerSaved | None = None
-            has_next = False
+            following = None
             for event in chat.answer(
                 models,
                 options,
@@ -323,15 +328,16 @@ class ChatSession:
                     unfinished = replace(event, goes_on=True)
                     yield unfinished
                     continue
-                if isinstance(event, AnswerSaved) and tools is not None and self._has_next_step(chat):
-                    has_next = True
+                if isinstance(event, AnswerSaved) and tools is not None:
+                    following = self._following(chat)
+                if isinstance(event, AnswerSaved) and following is not None:
                     yield replace(event, goes_on=True)
                     continue
                 yield event
                 if isinstance(event, AnswerSaved) and event.message.state != "failed":
                     yield from self._after(models, chat, event, turn, answering.variant, options.request)
             if unfinished is None or tools is None or turn is None:
-                return has_next
+                return following
             asked_s = None
             is_silent = unfinished.message.is_silent
             continues = unfinished.message.id if is_silent else None
@@ -341,16 +347,15 @@ class ChatSession:
                 yield from chat.save_results(unfinished.message, tools.run(unfinished.message.calls))
                 if turn.desk.stopped.is_set() or is_last:
                     yield replace(unfinished, goes_on=False)
-                    return False
+                    return None
 
-    def _has_next_step(self, chat: OpenChat) -> bool:
-        """Return whether another step can begin; a notice says so if the last one does not allow it."""
+    def _following(self, chat: OpenChat) -> NextStep | None:
+        """Return the step that follows; none, and a notice, if the last one does not allow it."""
         following = next_step(chat.path)
-        if following is None:
-            return False
-        if not following.can_begin:
-            self.shared.notice(f"“{following.text}” was not begun: the last call before it did not succeed")
-        return following.can_begin
+        if following is None or following.can_begin:
+            return following
+        self.shared.notice(f"“{following.text}” was not begun: the last call before it did not succeed")
+        return None
 
     def _after(
         self,

@@ -123,7 +123,9 @@ def test_the_model_reads_one_step_and_what_was_read_before(store: Store) -> None
     session = session_of(store, present=for_model)
     _, models = answered(session, SPLIT, *LOOKS, *CHANGES)
     split, first, _, second, _ = models.requests
-    assert split.prompt[-1].content.endswith(QUESTION)  # type: ignore[union-attr]
+    asked = split.prompt[-1]
+    assert isinstance(asked, Message)
+    assert asked.content.endswith(QUESTION)
     assert (split.grammar is not None, split.triggers, bool(split.tools)) == (True, (), True)
     assert first.prompt[-1] == Message("user", FIRST)
     result = session.chat.path[3].content
