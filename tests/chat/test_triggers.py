@@ -142,9 +142,14 @@ def test_a_call_of_another_tool_is_free(write: Callable[[str, Arguments], str]) 
 
 
 @pytest.mark.timeout(30)  # each repetition took twice as long as the one before
-@pytest.mark.parametrize("tag", ["</tool_call>", "<|im_end|>", "<|end|>\n", "```json\n", "] ", "______"])
+@pytest.mark.parametrize("tag", ["</tool_call>", "<|im_end|>", "<|end|>\n", "```json\n", "] "])
 @pytest.mark.parametrize("write", FORMS)
 def test_a_model_that_repeats_a_tag_is_soon_looked_at(
     write: Callable[[str, Arguments], str], tag: str
 ) -> None:
     assert bound(write, 60 * tag + "x") == []
+
+
+@pytest.mark.timeout(5)  # it took longer, as a namespace could end at any of them
+def test_a_model_that_repeats_an_underscore_is_soon_looked_at() -> None:
+    assert bound(addressed, 900 * "_") == []
