@@ -11,8 +11,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from localspec.decoding.drafters.drafter import DraftState, common_prefix
+from localspec.decoding.drafters.drafter import DraftState
 from localspec.decoding.loop import Decoder
+from localspec.decoding.prefixes import begin_alike, common_prefix
 from localspec.errors import EngineError
 from localspec.types.models import CachesOnDisk, SavedConversations
 from localspec.types.saved_states import CachedText, ConversationCopy
@@ -59,7 +60,8 @@ class _Store:
     """Saved conversations, the least recently used first, and the limit of their bytes."""
 
     def __init__(self) -> None:
-        self.saved: list[ConversationCopy] = []
+        self.saved: dict[ConversationCopy, None] = {}
+        self.size = 0  # of them, in bytes
         self.limit = 0
         self.disk: DiskCopies | None = None
         self.adapters: tuple[float, ...] = ()  # scales with which all present texts were read
@@ -68,6 +70,23 @@ class _Store:
         """Return the saved conversations that were read with some adapters, None for the present ones."""
         adapters = self.adapters if adapters is None else adapters
         return [each for each in self.saved.copy() if each.adapters == adapters]
+
+    def add(self, copy: ConversationCopy) -> None:
+        """Save a conversation, as the one that was used last."""
+        self.saved[copy] = None
+        self.size += copy.size
+
+    def remove(self, copy: ConversationCopy) -> None:
+        """Drop a saved conversation."""
+        del self.saved[copy]
+        self.size -= copy.size
+
+    def longest(
+        self, prompt: Sequence[int], least: int, adapters: tuple[float, ...] | None = None
+    ) -> ConversationCopy | None:
+        """Return the usable copy with the longest prefix of a prompt, of `least` tokens or more."""
+        able = [each for each in self.usable(adapters) if begin_alike(each.tokens, prompt, least)]
+        return max(able, key=lambda each: common_prefix(each.tokens, prompt), default=None)
 
 
 class Conversations:
@@ -80,7 +99,6 @@ class Conversations:
         """
         self._caches = caches
         self.store: _Store = _Store() if beside is None else beside.store
-        self._saved = self.store.saved
         self.kept_as: str | None = ""  # of the present text, as in `Request`
         self._sent: list[int] = []  # the present text that was last sent to the disk
 
@@ -95,11 +113,10 @@ class Conversations:
 
     def figures(self) -> SavedConversations:
         """Return the saved caches' size; callable from any thread."""
-        saved = self._saved.copy()
+        saved = self.store.saved.copy()
         disk = self.store.disk
         tokens = sum(len(each.tokens) for each in saved)
-        size = sum(each.size for each in saved)
-        found = SavedConversations(len(saved), tokens, size, self.limit)
+        found = SavedConversations(len(saved), tokens, self.store.size, self.limit)
         return found if disk is None else replace(found, on_disk=disk.figures())
 
     def keep(self, limit: int, disk: DiskCopies | None = None) -> None:
@@ -119,15 +136,16 @@ class Conversations:
         disk = self.store.disk
         if disk is None:
             return None
-        in_memory = (common_prefix(each.tokens, prompt) for each in self.store.usable(adapters))
-        at_hand = max(at_hand, *in_memory, 0)
+        copy = self.store.longest(prompt, at_hand + 1, adapters)
+        if copy is not None:
+            at_hand = common_prefix(copy.tokens, prompt)
         return disk.find(prompt, adapters, at_hand, self.limit, is_wanted)
 
     def take_in(self, copy: ConversationCopy) -> None:
         """Hold a copy from disk in memory, unless it is there or finds no room."""
-        is_new = all(each.tokens != copy.tokens for each in self._saved if each.adapters == copy.adapters)
+        is_new = all(each.tokens != copy.tokens for each in self.store.usable(copy.adapters))
         if is_new and self._make_room(0, copy.size):
-            self._saved.append(copy)
+            self.store.add(copy)
 
     @property
     def is_unwritten(self) -> bool:
@@ -151,7 +169,7 @@ class Conversations:
         """
         if adapters != self.store.adapters or self._caches[0].cached_tokens() != [*text]:
             usable = self.store.usable(adapters)
-            continued = (each for each in usable if common_prefix(each.tokens, text) == len(text))
+            continued = (each for each in usable if begin_alike(each.tokens, text, len(text)))
             return min(continued, key=lambda each: len(each.tokens), default=None)
         copy = self._copied(lambda _size: True)
         if copy is None:
@@ -160,8 +178,9 @@ class Conversations:
 
     def erase(self, text: Sequence[int], adapters: tuple[float, ...]) -> None:
         """Drop the saved copies of a text that was read with some adapters, also those on disk."""
-        same = [each for each in self.store.usable(adapters) if _is_same(each.tokens, text)]
-        self._saved[:] = [each for each in self._saved if each not in same]
+        for each in self.store.usable(adapters):
+            if _is_same(each.tokens, text):
+                self.store.remove(each)
         if self.store.disk is not None:
             self.store.disk.erase(text, adapters)
 
@@ -180,21 +199,22 @@ class Conversations:
         loses = len(held) - shared >= worth(held)
         if not self.limit:
             return evicts or not loses
-        found = max(self.store.usable(), key=lambda each: common_prefix(each.tokens, prompt), default=None)
+        at_hand = max(shared, elsewhere)
+        found = self.store.longest(prompt, at_hand + FEWEST)
         common = 0 if found is None else common_prefix(found.tokens, prompt)
-        if found is not None and common - max(shared, elsewhere) < worth(found.tokens):
+        if found is not None and common - at_hand < worth(found.tokens):
             found = None
         if found is not None:
-            self._saved.remove(found)  # removed first, so saving the current cache cannot evict it
+            self.store.remove(found)  # removed first, so saving the current cache cannot evict it
         is_kept = not loses or self._keep_present(0 if found is None else found.size, evicts=evicts)
         if not is_kept and not evicts:
             if found is not None:
-                self._saved.append(found)
+                self.store.add(found)
             return False
         if found is not None:
             self.take_up(found)
             if len(found.tokens) - common >= worth(found.tokens):  # another prompt may continue from there
-                self._saved.append(found)
+                self.store.add(found)
             elif self.store.disk is not None:
                 self.store.disk.drop(found)
         return True
@@ -207,14 +227,14 @@ class Conversations:
         text = self._caches[0].cached_tokens()
         disk = self.store.disk
         for each in self.store.usable():
-            if len(each.tokens) - common_prefix(each.tokens, text) < worth(each.tokens):
-                self._saved.remove(each)
+            if begin_alike(each.tokens, text, len(each.tokens) - worth(each.tokens) + 1):
+                self.store.remove(each)
                 if disk is not None:
                     disk.drop(each)
         copy = self._copied(partial(self._make_room, taken, evicts=evicts))
         if copy is None:
             return False
-        self._saved.append(copy)
+        self.store.add(copy)
         if disk is not None and self._goes_to_disk(len(copy.tokens)):
             disk.keep(copy)
         return True
@@ -242,12 +262,14 @@ class Conversations:
 
     def _make_room(self, taken: int, size: int, *, evicts: bool = True) -> bool:
         """Evict the least recently used until `size` bytes are free; return whether they are."""
-        if taken + size + (0 if evicts else sum(each.size for each in self._saved)) > self.limit:
+        store = self.store
+        if taken + size + (0 if evicts else store.size) > self.limit:
             return False
-        while self._saved and taken + size + sum(each.size for each in self._saved) > self.limit:
-            evicted = self._saved.pop(0)
-            if self.store.disk is not None:
-                self.store.disk.hurry(evicted)
+        while store.saved and taken + size + store.size > self.limit:
+            evicted = next(iter(store.saved))
+            store.remove(evicted)
+            if store.disk is not None:
+                store.disk.hurry(evicted)
         return True
 
 

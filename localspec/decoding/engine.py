@@ -9,7 +9,7 @@ from itertools import count
 
 from localspec.decoding.conversations import Conversations, worth
 from localspec.decoding.drafters.draft_worker import in_thread
-from localspec.decoding.drafters.drafter import Drafter, DraftState, common_prefix, failing
+from localspec.decoding.drafters.drafter import Drafter, DraftState, failing
 from localspec.decoding.drafters.model_drafter import HeadDrafter, ModelDrafter
 from localspec.decoding.drafters.prompt_lookup import (
     PromptLookup,
@@ -24,6 +24,7 @@ from localspec.decoding.fallback import ModeFallback, PlainCost
 from localspec.decoding.loop import Decoder
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import AcceptanceCalibration, LatencyModel, SpeculationPolicy
+from localspec.decoding.prefixes import common_prefix
 from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.sampling import deciding
 from localspec.decoding.verify import random_streams

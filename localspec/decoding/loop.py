@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from localspec.decoding.drafters.drafter import Drafter, common_prefix, failing
+from localspec.decoding.drafters.drafter import Drafter, failing
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import SpeculationPolicy
+from localspec.decoding.prefixes import common_prefix
 from localspec.decoding.rounds import DecodeParams, Round, RoundTimes, close_round, emitted_tokens
 from localspec.decoding.sampling import score
 from localspec.decoding.verify import BufferedUniforms, Judge, judge

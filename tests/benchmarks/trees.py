@@ -26,12 +26,13 @@ import numpy as np
 
 from localspec.decoding import engine
 from localspec.decoding.drafters.draft_worker import DraftReply
-from localspec.decoding.drafters.drafter import Drafter, common_prefix
+from localspec.decoding.drafters.drafter import Drafter
 from localspec.decoding.drafters.model_drafter import ModelDrafter
 from localspec.decoding.drafters.proposer import Proposal
 from localspec.decoding.drafters.ssd import AheadDrafter
 from localspec.decoding.measurements import CallCosts, Costs, Overhead, Trace, TraceSegment
 from localspec.decoding.policy import AcceptanceCalibration, SpeculationPolicy
+from localspec.decoding.prefixes import common_prefix
 from localspec.llama.model import Model
 from localspec.tuning.simulator import simulator
 from localspec.tuning.simulator.replay import Shape, candidates, drawn_from, target_of, truncated

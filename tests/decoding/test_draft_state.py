@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.decoding.drafters.drafter import DraftState, common_prefix
+from localspec.decoding.drafters.drafter import DraftState
+from localspec.decoding.prefixes import common_prefix
 from localspec.types.drafts import VerifyOutcome
 from localspec.types.request import EngineSettings
 from tests.decoding.toys import PLAIN, assert_cache_follows, greedy_text, policy_of, proposer_of

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.reading_ahead import whole_words
-from localspec.decoding.drafters.drafter import common_prefix
+from localspec.decoding.prefixes import common_prefix
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.types.events import ReadAhead

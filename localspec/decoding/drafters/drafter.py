@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from localspec.decoding.drafters.proposer import Proposal, Proposer
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import SpeculationPolicy
+from localspec.decoding.prefixes import common_prefix
 from localspec.decoding.sampling import one_point
 from localspec.errors import ContextFullError, DraftError, EngineError, LogitsError
 from localspec.types.drafts import Draft, DraftOrigin, VerifyOutcome
@@ -64,14 +65,6 @@ def draft_of(proposals: Sequence[Proposal], origin: DraftOrigin, copied: Sequenc
     q = [proposal.q for proposal in proposals if proposal.q is not None]
     q += [one_point(token) for token in copied if q]
     return Draft(tokens, tuple(q) or None, origin, len(copied))
-
-
-def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """Return the length of the common prefix of two texts."""
-    for index, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a != b:
-            return index
-    return min(len(left), len(right))
 
 
 class DraftState:

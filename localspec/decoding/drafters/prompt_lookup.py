@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from math import prod
 
 from localspec.decoding.constraint import TokenRules
-from localspec.decoding.drafters.drafter import Drafter, common_prefix
+from localspec.decoding.drafters.drafter import Drafter
 from localspec.decoding.drafters.proposer import Proposal
 from localspec.decoding.policy import AcceptanceBins, SpeculationPolicy
+from localspec.decoding.prefixes import common_prefix
 from localspec.types.drafts import Draft, DraftOrigin, VerifyOutcome
 from localspec.types.request import EngineSettings
 

@@ -14,13 +14,14 @@ from contextlib import suppress
 from functools import lru_cache, partial
 
 from localspec.decoding.drafters.draft_worker import DraftReply, DraftWorker
-from localspec.decoding.drafters.drafter import Drafter, DraftState, common_prefix
+from localspec.decoding.drafters.drafter import Drafter, DraftState
 from localspec.decoding.drafters.prompt_lookup import PromptLookup, longest_draft
 from localspec.decoding.drafters.speculation_cache import SpeculationCache
 from localspec.decoding.drafters.ssd import AheadDrafter
 from localspec.decoding.engine import Drafters
 from localspec.decoding.measurements import Costs, Trace
 from localspec.decoding.policy import SpeculationPolicy
+from localspec.decoding.prefixes import common_prefix
 from localspec.decoding.rounds import RoundTimes, close_round, emitted_tokens
 from localspec.decoding.tally import Tally, total
 from localspec.errors import Cancelled
