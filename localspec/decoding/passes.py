@@ -1,18 +1,23 @@
 """Several answers on shared models: each decodes as if alone, and their calls are made together.
 
-A `Seat` is one conversation's sequence of a shared model, as a model of its own. What its answer asks for
-waits until all answers that take part have asked, or have left; then one of their threads makes one call for
-all of them. So rows, which are views of a model's memory, stay valid until their answer asks again.
+A `Seat` is one conversation's sequence of a shared model, as a model of its own. One thread writes all
+answers. Each is a greenlet there, which runs until it asks a model for something; when all have asked, one
+call is made for them. So rows, which are views of a model's memory, stay valid until their answer asks again.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
-from queue import SimpleQueue
+from functools import partial
+from itertools import count
+from typing import TypeVar
 
+from greenlet import getcurrent, greenlet
+
+from localspec.decoding.event_channel import EventChannel
 from localspec.decoding.model import LanguageModel, SeveralSeats
 from localspec.errors import Cancelled, EngineError
 from localspec.types.candidates import Rows, TokenRun
@@ -24,6 +29,9 @@ READING_S = 1.0  # of a pass in which only prompts are read
 FIRST_READ = 64  # tokens of prompts in the first pass that reads some
 EFFICIENT_READ = 64  # with fewer each token takes longer to read: such pieces may take `READING_S`
 LEAST_READ = 16  # and in each one, however long that takes
+_IDLE_S = 10.0  # after which a thread without answers ends
+
+_Event = TypeVar("_Event")
 
 
 class Participant:
@@ -36,8 +44,9 @@ class Participant:
         self.adapters: tuple[float, ...] | None = None  # scales of LoRA adapters; None: whatever is in use
         self.wants_pause = False
         self.wants_change = False  # it is alone, and another comes, or all others have left
+        self.number: int | None = None  # the later it came, the larger
+        self.writing: greenlet | None = None  # while it is written beside others
         self.asked: Asked | None = None
-        self.replies: SimpleQueue[Rows | BaseException | None] = SimpleQueue()  # None: make the call
 
 
 class Asked:
@@ -103,12 +112,12 @@ class SharedPasses:
 
     def __init__(self, target: SeveralSeats, draft: SeveralSeats | None = None) -> None:
         self._models = [target] if draft is None else [target, draft]
-        self._lock = threading.Lock()
-        self._participants: dict[Participant, None] = {}  # the first to come first
+        self._changed = threading.Condition()
+        self._arrived: list[tuple[Participant, Callable[[], None]]] = []  # with what writes them
+        self._has_thread = False
         self._in_call: list[Asked] = []
-        self._is_calling = False  # or a participant was told to
-        self._handed_out: dict[Participant, Rows] = {}  # to answers that still wait, the next one first
-        self._numbers = 0
+        self._participants: list[Participant] = []  # the first to come first
+        self._numbers = count(1)
         self._may_take_s = STALL_S
         self._pieces: dict[tuple[SeveralSeats, float], int] = {}  # by how long the call may take
         self.make_room: Callable[[SeveralSeats, int], bool] = lambda _model, _tokens: False
@@ -123,118 +132,122 @@ class SharedPasses:
                 seat.cells = cells
                 seat.lock = lock
 
+    def written(self, participant: Participant, events: Iterator[_Event]) -> Iterator[_Event]:
+        """Yield the events of an answer that is written beside others, whose thread makes them.
+
+        Nobody waits for the reader. Closing this cancels the answer and waits for its end.
+        """
+        channel = EventChannel[_Event]()
+        with self._changed:
+            self._arrived.append((participant, partial(channel.send_all, events)))
+            if not self._has_thread:
+                self._has_thread = True
+                threading.Thread(target=self._work, name="localspec-passes", daemon=True).start()
+            self._changed.notify()
+        try:
+            yield from channel.received()
+        finally:
+            if not channel.is_over:
+                self.cancel(participant)
+                channel.wait()
+
     def ask(self, seat: Seat, tokens: Sequence[int], rows: int) -> Rows:
         """Append tokens to a seat's sequence in a call with others; raises its error, or `Cancelled`."""
         participant = seat.participant
-        with self._lock:
-            if participant.is_cancelled:
-                raise Cancelled("the answer was stopped")
-            self._participants[participant] = None
-            self._numbers += 1
-            participant.asked = Asked(seat, tokens, rows, self._numbers)
-            self._wake_next()
-            self._call_if_all_ask()
-        while (reply := participant.replies.get()) is None:
-            self._make_call()
-        if isinstance(reply, BaseException):
-            raise reply
-        return reply
-
-    def leave(self, participant: Participant) -> None:
-        """Let the others continue without an answer."""
-        with self._lock:
-            self._participants.pop(participant, None)
-            self._wake_next()
-            self._call_if_all_ask()
+        if participant.is_cancelled:
+            raise Cancelled("the answer was stopped")
+        thread = getcurrent().parent
+        assert thread is not None
+        participant.asked = Asked(seat, tokens, rows, next(self._numbers))
+        found: Rows = thread.switch()
+        return found
 
     def cancel(self, participant: Participant) -> None:
-        """End an answer at its next call, or at once while it waits; callable from any thread."""
-        with self._lock:
+        """End an answer before its next call; callable from any thread."""
+        with self._changed:
             participant.is_cancelled = True
-            if participant.asked is None:
-                self._wake(participant)
-                return
-            if participant.asked not in self._in_call:
-                self._end(participant, Cancelled("the answer was stopped"))
-            elif all(asked.seat.participant.is_cancelled for asked in self._in_call):
+            if self._in_call and all(asked.seat.participant.is_cancelled for asked in self._in_call):
                 self._in_call[0].seat.model.cancel()
 
-    def _end(self, participant: Participant, reply: Rows | BaseException) -> None:
+    def _work(self) -> None:
+        while self._take_in():
+            for participant in self._participants.copy():
+                if participant.is_cancelled:
+                    self._go_on(participant, Cancelled("the answer was stopped"))
+            self._call()
+
+    def _take_in(self) -> bool:
+        """Let answers begin that have come; return False where there are none, and none come for a while."""
+        with self._changed:
+            if not self._participants and not self._changed.wait_for(lambda: self._arrived, _IDLE_S):
+                self._has_thread = False
+                return False
+            arrived = self._arrived
+            self._arrived = []
+        for participant, write in arrived:
+            if participant.number is None:
+                participant.number = next(self._numbers)
+            participant.writing = greenlet(write)
+            self._participants.append(participant)
+            self._participants.sort(key=_came)
+            self._go_on(participant)
+        return True
+
+    def _go_on(self, participant: Participant, reply: Rows | BaseException | None = None) -> None:
+        """Let an answer run until it asks for something, or ends."""
+        writing = participant.writing
+        assert writing is not None
         participant.asked = None
-        participant.replies.put(reply)
+        if isinstance(reply, BaseException):
+            writing.throw(reply)
+        else:
+            writing.switch(*[] if reply is None else [reply])
+        if writing.dead:
+            participant.writing = None
+            self._participants.remove(participant)
 
-    def _wake_next(self) -> None:
-        """Let the next answer go on, as the one before it waits again.
-
-        Threads that wake up all at once would wait for Python's lock, and so sleep twice in each round.
-        """
-        if self._handed_out:
-            self._wake(next(iter(self._handed_out)))
-
-    def _wake(self, participant: Participant) -> None:
-        if participant in self._handed_out:
-            participant.replies.put(self._handed_out.pop(participant))
-
-    def _call_if_all_ask(self) -> None:
-        """Have a call made if nothing else can come before it, by the thread of the oldest answer.
-
-        libgomp has threads for each one that calls: those of another would have to wake up first.
-        """
-        if self._is_calling or not self._participants:
+    def _call(self) -> None:
+        """Make the next call, and let the answers go on that have what they asked for."""
+        runs = self._chosen()
+        if not runs:
             return
-        if all(each.asked is not None for each in self._participants):
-            self._is_calling = True
-            caller = next(iter(self._participants))
-            caller.replies.put(None)
-
-    def _make_call(self) -> None:
-        runs: list[tuple[Asked, int]] = []
+        seat = runs[0][0].seat
         failure: BaseException | None = None
-        with self._lock:
-            runs = self._chosen()
-            self._in_call = [asked for asked, _ in runs]
-        seconds = 0.0
         found = list[Rows]()
-        if runs:
-            seat = runs[0][0].seat
-            before = seat.model.busy_s
-            try:
-                with seat.lock:
-                    _choose(seat.model, [asked.seat.wanted for asked, _ in runs])
-                    found = seat.model.evaluate_runs([asked.run(count) for asked, count in runs])
-            except BaseException as error:  # noqa: BLE001  every answer in the call has to hear of it
-                failure = error
-            finally:
-                seat.model.resume()
-            seconds = seat.model.busy_s - before
-        with self._lock:
+        before = seat.model.busy_s
+        with self._changed:
+            self._in_call = [asked for asked, _ in runs]
+        try:
+            with seat.lock:
+                _choose(seat.model, [asked.seat.wanted for asked, _ in runs])
+                found = seat.model.evaluate_runs([asked.run(count) for asked, count in runs])
+        except BaseException as error:  # noqa: BLE001  every answer in the call has to hear of it
+            failure = error
+        with self._changed:
             self._in_call = []
-            if failure is not None:
-                for asked, _ in runs:
-                    self._end(asked.seat.participant, copy(failure))
-            else:
-                self._hand_out(runs, found, seconds)
-            self._is_calling = False
-            self._wake_next()
-            self._call_if_all_ask()
+            seat.model.resume()  # after which no cancel is for this call
+        if failure is not None:
+            for asked, _ in runs:
+                self._go_on(asked.seat.participant, copy(failure))
+        else:
+            self._hand_out(runs, found, seat.model.busy_s - before)
 
     def _hand_out(self, runs: list[tuple[Asked, int]], found: list[Rows], seconds: float) -> None:
         total = len(runs)
         rows = sum(asked.rows for asked, _ in runs)
         reads = any(asked.is_reading or asked.left > count for asked, count in runs)
-        read = sum(count for asked, count in runs if asked.is_reading)
-        for (asked, count), part in zip(runs, found, strict=True):
+        if reads:
+            read = sum(count for asked, count in runs if asked.is_reading)
+            self._fit_piece(runs[0][0].seat.model, read, max(seconds, 1e-6))
+        for (asked, done), part in zip(runs, found, strict=True):
             seat = asked.seat
             seat.spent_s += seconds
             seat.others = rows - asked.rows
             seat.calls = total
             seat.was_reading = reads
-            asked.done += count
+            asked.done += done
             if not asked.left:
-                seat.participant.asked = None
-                self._handed_out[seat.participant] = part
-        if reads:
-            self._fit_piece(runs[0][0].seat.model, read, max(seconds, 1e-6))
+                self._go_on(seat.participant, part)
 
     def _fit_piece(self, model: SeveralSeats, read: int, seconds: float) -> None:
         """Read as many tokens of prompts in the next call as would have taken its time in this one.
@@ -258,6 +271,8 @@ class SharedPasses:
         prompts are read between the target's calls, one piece after each.
         """
         asked = sorted((each.asked for each in self._participants if each.asked), key=_number)
+        if not asked:
+            return []
         self._may_take_s = READING_S if all(each.is_reading for each in asked) else STALL_S
         target = self._models[0]
         draft = self._models[-1]
@@ -295,8 +310,7 @@ class SharedPasses:
 
         So prompts of the same length are read one by one, and a short one does not wait for long ones.
         """
-        places = {participant: place for place, participant in enumerate(self._participants)}
-        reading = sorted(filter(_is_reading, asked), key=lambda each: places[each.seat.participant])
+        reading = sorted(filter(_is_reading, asked), key=lambda each: _came(each.seat.participant))
         shares = dict.fromkeys(reading, 0)
         for number, each in enumerate([*reading[:1], *sorted(reading, key=_unread)]):
             most = piece if number else -(-piece // 2)
@@ -313,17 +327,21 @@ class SharedPasses:
         needed = sum(asked.seat.growth(count) for asked, count in runs)
         if needed <= seat.cells.left() or self.make_room(seat.model, needed):
             return True
-        *_, last = self._participants
+        last = self._participants[-1]
         if all(seats[0].participant in (NO_ONE, last) for seats in self.seats):
             return True  # its own text is too long for the model, which says so
         last.is_crowded_out = True
-        self._end(last, Cancelled("there is no room beside other answers"))
+        self._go_on(last, Cancelled("there is no room beside other answers"))
         return False
 
 
 def _scaled(piece: int, ratio: float) -> int:
     """Return a piece that is larger or smaller, at most twice or half as large."""
     return int(piece * min(2.0, max(0.5, ratio)))
+
+
+def _came(participant: Participant) -> int:
+    return participant.number or 0
 
 
 def _number(asked: Asked) -> int:

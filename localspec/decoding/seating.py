@@ -10,11 +10,12 @@ from itertools import count
 from typing import Generic, TypeVar
 
 from localspec.decoding.conversations import FEWEST, Conversations
-from localspec.decoding.drafters.drafter import DraftState, common_prefix
+from localspec.decoding.drafters.drafter import DraftState
 from localspec.decoding.engine import Engine
 from localspec.decoding.loop import Decoder
 from localspec.decoding.model import SeveralSeats
 from localspec.decoding.passes import NO_ONE, Participant, Seat, SharedPasses
+from localspec.decoding.prefixes import common_prefix
 from localspec.errors import Cancelled, EngineError
 from localspec.types.saved_states import ConversationCopy
 
@@ -23,6 +24,7 @@ FEWEST_SHARED = 4  # tokens that are worth sharing cells: nothing is copied
 FEW = 128  # tokens that something else than an answer may need
 
 AnyEngine = TypeVar("AnyEngine", bound=Engine)
+_Event = TypeVar("_Event")
 
 
 class ConversationPlace(Generic[AnyEngine]):
@@ -169,7 +171,6 @@ class Seating(Generic[AnyEngine]):
             raise Cancelled("the answer was stopped")
 
     def _go(self, participant: Participant, place: ConversationPlace[AnyEngine] | None) -> None:
-        assert self._passes is not None
         with self._changed:
             self._present.remove(participant)
             if place is not None:
@@ -179,7 +180,6 @@ class Seating(Generic[AnyEngine]):
             if len(self._present) == 1:
                 self._present[0].wants_change = True
             self._changed.notify_all()
-        self._passes.leave(participant)
 
     @contextmanager
     def segment(self, participant: Participant, place: ConversationPlace[AnyEngine]) -> Iterator[bool]:
@@ -194,8 +194,6 @@ class Seating(Generic[AnyEngine]):
                 raise Cancelled("the answer was stopped")
             participant.is_alone = is_alone = self._present == [participant]
             self._alone = participant if is_alone else self._alone
-        if is_alone:
-            self._passes.leave(participant)
         for seat in place.seats:
             seat.drop_branches()
         try:
@@ -206,6 +204,11 @@ class Seating(Generic[AnyEngine]):
                 if self._alone is participant:
                     self._alone = None
                     self._changed.notify_all()
+
+    def written(self, participant: Participant, events: Iterator[_Event]) -> Iterator[_Event]:
+        """Yield the events of an answer in company as `SharedPasses.written` does."""
+        assert self._passes is not None
+        return self._passes.written(participant, events)
 
     @contextmanager
     def closed(self, *, waits: bool = True) -> Iterator[None]:

@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.decoding.constraint import Constraint, ForcedTokens, TokenRules
-from localspec.decoding.drafters.drafter import common_prefix
 from localspec.decoding.drafters.prompt_lookup import longest_draft
 from localspec.decoding.engine import Rounds, decode_in_segments
 from localspec.decoding.fallback import ModeFallback, PlainCost
 from localspec.decoding.measure import MIN_PLAIN_TOKENS, PLAIN_TOKENS, plain_rate
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.passes import Participant
+from localspec.decoding.prefixes import common_prefix
 from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.seating import ConversationPlace, Seating
 from localspec.decoding.speed_model import PredictedSpeed, explain, pays_ahead, predict, rank
@@ -444,10 +444,10 @@ class Runtime(AbstractContextManager["Runtime"]):
             with self._seating.segment(participant, place) as is_alone:
                 works_alone = is_alone and self._seating.are_several
                 at_work = self._contexts.at_work() if works_alone else nullcontext()
-                with at_work, closing(self._rounds(answer, is_alone=is_alone)) as rounds:
-                    yield from events.events(
-                        rounds, lambda: participant.wants_pause or participant.wants_change
-                    )
+                rules = self._rules(answer)
+                with at_work, closing(self._rounds(answer, rules, is_alone=is_alone)) as rounds:
+                    told = events.events(rounds, lambda: participant.wants_pause or participant.wants_change)
+                    yield from told if is_alone else self._seating.written(participant, told)
             changes = events.paused and not participant.wants_pause
             if changes:
                 events.tally.change(answer.mode)
@@ -562,7 +562,7 @@ class Runtime(AbstractContextManager["Runtime"]):
             self._seating.taken(participant, answer.text) as place,
             self._seating.segment(participant, place),
             self._contexts.at_work(),
-            closing(self._rounds(answer)) as rounds,
+            closing(self._rounds(answer, self._rules(answer))) as rounds,
         ):
             for event in rounds:
                 if isinstance(event, ModeChanged) and event.draft_failed:
@@ -725,7 +725,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         opening = opened_at_end(end)
         return LeadingThinking(tags_of(opening) if opening else None), opening, 0
 
-    def _rounds(self, answer: _Answer, *, is_alone: bool = True) -> DecodeEvents:
+    def _rounds(self, answer: _Answer, rules: TokenRules | None, *, is_alone: bool = True) -> DecodeEvents:
         engine = answer.engine or self._engine
         change = engine.allow_drafts(answer.settings)
         if change is not None:
@@ -739,7 +739,6 @@ class Runtime(AbstractContextManager["Runtime"]):
         self._text = text
         self._last = engine
         limit = self._limit(request)
-        rules = self._rules(answer)
         fallback = None
         if is_alone and request.steps_down and settings.mode != "off" and not self._left_out(settings.mode):
             fallback = self._fallbacks.setdefault(settings, ModeFallback(settings.mode, engine.plain))

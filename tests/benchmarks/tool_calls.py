@@ -210,7 +210,10 @@ class Asked:
         """Return the text of an answer, and add what it took."""
         models, written = self.models, list[int]()
         observer = LazyConstraint(models._grammars, self._heads, 0)
-        with models._contexts.at_work(), closing(models._rounds(models.begin(request))) as events:
+        with (
+            models._contexts.at_work(),
+            closing(models._rounds(answer := models.begin(request), models._rules(answer))) as events,
+        ):
             for event in events:
                 if isinstance(event, Round):
                     found.add(event, is_inside=observer.may_refuse(written, ()))

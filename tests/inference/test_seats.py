@@ -7,9 +7,8 @@ sums in any order.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -291,11 +290,12 @@ def test_who_came_first_is_read_first_and_a_short_prompt_beside_it(seated: Runti
     assert passes is not None
     seats = [target for target, *_ in passes.seats[:4]]
     answers = [Participant() for _ in seats]
-    passes._participants = dict.fromkeys(answers)
     try:
-        for seat, answer, length in zip(seats, answers, (400, 500, 450, 80), strict=True):
+        for number, length in enumerate((400, 500, 450, 80)):
+            seat = seats[number]
             seat.truncate(0)
-            seat.participant, seat.promised = answer, length
+            answers[number].number = number
+            seat.participant, seat.promised = answers[number], length
         asked_for = [
             Asked(seat, [0] * min(seat.promised, 300), 1, -number) for number, seat in enumerate(seats)
         ]
@@ -305,7 +305,6 @@ def test_who_came_first_is_read_first_and_a_short_prompt_beside_it(seated: Runti
         assert shares == {400: 100, 500: 0, 450: 0}
         assert sum(share for _, share in passes._shares(asked_for, 2000)) == 980
     finally:
-        passes._participants = {}
         for seat in seats:
             seat.participant, seat.promised = NO_ONE, 0
 
@@ -354,54 +353,69 @@ def test_only_an_answer_that_is_alone_has_branches(seated: Runtime) -> None:
     assert seat.max_sequences == 1
 
 
-def test_answers_go_on_one_by_one_and_the_oldest_makes_the_calls(
+def test_answers_in_company_are_written_by_one_thread(
+    seated: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    callers = list[int]()
+    evaluate_runs = Context.evaluate_runs
+
+    def recorded(model: Context, runs: Sequence[TokenRun]) -> list[Rows]:
+        callers.append(threading.get_ident())
+        return evaluate_runs(model, runs)
+
+    monkeypatch.setattr(Context, "evaluate_runs", recorded)
+    found = together(seated, [asked(number, max_tokens=80, ignores_circles=True) for number in range(3)])
+    assert callers
+    assert len(set(callers)) == 1
+    assert callers[0] not in {answer.thread.ident for answer in found if answer.thread is not None}
+
+
+def test_nobody_waits_for_a_reader_that_takes_no_events(seated: Runtime) -> None:
+    slow, quick = (Written(seated.for_one_of_several()) for _ in range(2))
+    requests = [asked(number, max_tokens=80, ignores_circles=True) for number in range(2)]
+    expected = [alone(seated, request).text for request in requests]
+    has_others = threading.Event()
+
+    def stand_still(count: int) -> None:
+        if count == 3:
+            beside(seated, (quick, requests[1]))
+            has_others.set()
+        elif has_others.is_set() and count > 8:
+            quick.join()
+
+    slow.start(requests[0], stand_still)
+    assert [slow.join().text, quick.join().text] == expected
+
+
+@pytest.mark.parametrize("mode", ["off", "sd"])
+def test_a_reader_that_leaves_ends_its_answer_alone(seated: Runtime, mode: Mode) -> None:
+    leaving, staying = seated.for_one_of_several(), Written(seated.for_one_of_several())
+    requests = [
+        asked(number, mode, max_tokens=limit, ignores_circles=True) for number, limit in ((0, 2000), (1, 60))
+    ]
+    expected = alone(seated, requests[1]).text
+    events = leaving.generate(requests[0])
+    for count, _event in enumerate(events):
+        if count == 3:
+            beside(seated, (staying, requests[1]))
+        if count == 20:
+            break
+    assert isinstance(events, Generator)
+    events.close()
+    assert staying.join().text == expected
+    assert seated._seating.answers() == 0
+
+
+def test_a_thread_without_answers_ends_and_another_takes_over(
     seated: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passes = seated._contexts.passes
     assert passes is not None
-    callers, awake = list[int](), list[int]()
-    evaluate_runs = Context.evaluate_runs
-
-    def recorded(model: Context, runs: Sequence[TokenRun]) -> list[Rows]:
-        if len(runs) == 3:
-            callers.append(threading.get_ident())
-        return evaluate_runs(model, runs)
-
-    def look(_count: int) -> None:
-        with passes._lock:
-            if len(callers) > 2:  # all have read their prompts
-                asleep = passes._handed_out
-                awake.append(sum(each.asked is None and each not in asleep for each in passes._participants))
-
-    monkeypatch.setattr(Context, "evaluate_runs", recorded)
-    answers = [Written(seated.for_one_of_several()) for _ in range(3)]
-    for number, answer in enumerate(answers):
-        answer.start(asked(number, max_tokens=80, ignores_circles=True), look)
-    for answer in answers:
-        answer.join()
-    assert len(set(callers)) == 1
-    assert max(awake) == 1
-
-
-def test_an_answer_that_still_sleeps_can_be_cancelled(seated: Runtime) -> None:
-    passes = seated._contexts.passes
-    assert passes is not None
-    answers = [Written(seated.for_one_of_several()) for _ in range(2)]
-    ended = list[bool]()
-
-    def cancel_the_other(me: int, count: int) -> None:
-        other = answers[1 - me]
-        with passes._lock:
-            is_asleep = count > 8 and not ended and bool(passes._handed_out)
-        if is_asleep:
-            other.models.cancel()
-            ended.append(other.join().end.reason == "cancelled")
-
-    for me, answer in enumerate(answers):
-        answer.start(asked(me, max_tokens=200, ignores_circles=True), partial(cancel_the_other, me))
-    for answer in answers:
-        answer.join()
-    assert ended == [True]
+    expected = [answer.text for answer in together(seated, [asked(0), asked(1)])]
+    monkeypatch.setattr("localspec.decoding.passes._IDLE_S", 0.0)
+    assert [answer.text for answer in together(seated, [asked(0), asked(1)])] == expected
+    until(lambda: not passes._has_thread)
+    assert [answer.text for answer in together(seated, [asked(0), asked(1)])] == expected
 
 
 def test_nothing_waits_for_an_answer_that_would_only_use_idle_models(seated: Runtime) -> None:
