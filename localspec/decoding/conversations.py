@@ -6,6 +6,8 @@ into memory before a prompt that they begin is placed.
 
 from __future__ import annotations
 
+import threading
+from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,6 +22,7 @@ from localspec.types.saved_states import CachedText, ConversationCopy
 
 FEWEST = 16  # tokens that are worth a copy of a cache ...
 _SHARE = 16  # ... of up to this many times as many: copying is much faster than processing
+_NEIGHBOURS = 32  # in the order of texts, of which some may be earlier turns of one
 FEWEST_ON_DISK = 128  # tokens that are worth a file
 
 
@@ -65,28 +68,49 @@ class _Store:
         self.limit = 0
         self.disk: DiskCopies | None = None
         self.adapters: tuple[float, ...] = ()  # scales with which all present texts were read
+        self._by_text: list[ConversationCopy] = []  # in the order of `_key`
+        self._lock = threading.Lock()  # of the two; some look while another answer saves
 
-    def usable(self, adapters: tuple[float, ...] | None = None) -> list[ConversationCopy]:
-        """Return the saved conversations that were read with some adapters, None for the present ones."""
-        adapters = self.adapters if adapters is None else adapters
+    def usable(self, adapters: tuple[float, ...]) -> list[ConversationCopy]:
+        """Return the saved conversations that were read with some adapters."""
         return [each for each in self.saved.copy() if each.adapters == adapters]
 
     def add(self, copy: ConversationCopy) -> None:
         """Save a conversation, as the one that was used last."""
-        self.saved[copy] = None
-        self.size += copy.size
+        with self._lock:
+            self.saved[copy] = None
+            self.size += copy.size
+            insort(self._by_text, copy, key=_key)
 
     def remove(self, copy: ConversationCopy) -> None:
         """Drop a saved conversation."""
-        del self.saved[copy]
-        self.size -= copy.size
+        with self._lock:
+            del self.saved[copy]
+            self.size -= copy.size
+            place = bisect_left(self._by_text, _key(copy), key=_key)
+            del self._by_text[self._by_text.index(copy, place)]
+
+    def near(self, text: Sequence[int], adapters: tuple[float, ...], most: int) -> list[ConversationCopy]:
+        """Return the usable copies whose texts come right before and after a text in order, `most` of each.
+
+        No other shares more with it.
+        """
+        with self._lock:
+            place = bisect_left(self._by_text, (adapters, (*text,)), key=_key)
+            found = self._by_text[max(0, place - most) : place + most]
+        return [each for each in found if each.adapters == adapters]
 
     def longest(
-        self, prompt: Sequence[int], least: int, adapters: tuple[float, ...] | None = None
-    ) -> ConversationCopy | None:
-        """Return the usable copy with the longest prefix of a prompt, of `least` tokens or more."""
-        able = [each for each in self.usable(adapters) if begin_alike(each.tokens, prompt, least)]
-        return max(able, key=lambda each: common_prefix(each.tokens, prompt), default=None)
+        self, prompt: Sequence[int], adapters: tuple[float, ...]
+    ) -> tuple[ConversationCopy | None, int]:
+        """Return the usable copy with the longest prefix of a prompt, and that prefix's length."""
+        near = self.near(prompt, adapters, 1) if prompt else []
+        shared = [common_prefix(each.tokens, prompt) for each in near]
+        return (near[shared.index(max(shared))], max(shared)) if near else (None, 0)
+
+
+def _key(copy: ConversationCopy) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    return copy.adapters, copy.tokens
 
 
 class Conversations:
@@ -136,14 +160,13 @@ class Conversations:
         disk = self.store.disk
         if disk is None:
             return None
-        copy = self.store.longest(prompt, at_hand + 1, adapters)
-        if copy is not None:
-            at_hand = common_prefix(copy.tokens, prompt)
+        at_hand = max(at_hand, self.store.longest(prompt, adapters)[1])
         return disk.find(prompt, adapters, at_hand, self.limit, is_wanted)
 
     def take_in(self, copy: ConversationCopy) -> None:
         """Hold a copy from disk in memory, unless it is there or finds no room."""
-        is_new = all(each.tokens != copy.tokens for each in self.store.usable(copy.adapters))
+        near = self.store.near(copy.tokens, copy.adapters, 1)
+        is_new = all(each.tokens != copy.tokens for each in near)
         if is_new and self._make_room(0, copy.size):
             self.store.add(copy)
 
@@ -199,10 +222,8 @@ class Conversations:
         loses = len(held) - shared >= worth(held)
         if not self.limit:
             return evicts or not loses
-        at_hand = max(shared, elsewhere)
-        found = self.store.longest(prompt, at_hand + FEWEST)
-        common = 0 if found is None else common_prefix(found.tokens, prompt)
-        if found is not None and common - at_hand < worth(found.tokens):
+        found, common = self.store.longest(prompt, self.store.adapters)
+        if found is not None and common - max(shared, elsewhere) < worth(found.tokens):
             found = None
         if found is not None:
             self.store.remove(found)  # removed first, so saving the current cache cannot evict it
@@ -226,7 +247,7 @@ class Conversations:
         """
         text = self._caches[0].cached_tokens()
         disk = self.store.disk
-        for each in self.store.usable():
+        for each in self.store.near(text, self.store.adapters, _NEIGHBOURS):
             if begin_alike(each.tokens, text, len(each.tokens) - worth(each.tokens) + 1):
                 self.store.remove(each)
                 if disk is not None:

@@ -54,6 +54,10 @@ COMPARED = 8  # rounds that compare the speed of calls with earlier measured cos
 BUSY_THEN = 0.6  # of the time that calls took then: the machine had other work to do, and costs are dropped
 MOST_SEATS = 64  # conversations that share calls
 THREAD_BYTES = 64 * 2**20  # of weights for each thread of a draft step: for less, waking it takes longer
+# The same for a target: passes of up to so many tokens are as fast with one thread for 8 MB (two cores), and
+# where other programs have a core, much faster: the other thread would wait at every barrier.
+TARGET_THREAD_BYTES = 8 * 2**20
+FEW_TOKENS = 16
 
 
 class Contexts:
@@ -96,21 +100,25 @@ class Contexts:
         self._at_work = False
         self._longest_asked = 0  # draft for which the target was to get more states
         self._plan = plan
-        self._plan_threads(target.options, draft)
+        self._plan_threads(target, draft)
 
     def _open(self, model: Model, options: ModelOptions, sequences: int = 1) -> Context:
         _check_memory(model, options, sequences + self.seats - 1)
         return open_context(model, options, sequences=sequences, seats=self.seats)
 
-    def _plan_threads(self, target: ModelOptions, draft: Model | None) -> None:
-        wanted = target.threads or physical_cores()
+    def _plan_threads(self, target: Model, draft: Model | None) -> None:
+        wanted = target.options.threads or physical_cores()
+        self._for_few = wanted  # of the target, where a call has few tokens
+        if not target.options.threads and uses_processor(target):
+            worth_waking = round(target.header.weight_bytes / TARGET_THREAD_BYTES)
+            self._for_few = min(wanted, max(1, worth_waking))
         draft_threads = None if draft is None else draft.options.threads or None
         for_steps = draft_threads or (1 if draft is None else _threads_of_steps(draft, wanted))
         alone = (wanted, for_steps, draft_threads or wanted)
         # of the target, a draft step, and several of the draft's tokens; by whether both models work at once
         self._threads = {False: alone, True: alone}
         if draft is not None and uses_processor(self.target.model) and uses_processor(draft):
-            evenly = target.output_at_home
+            evenly = target.options.output_at_home
             for_target, for_draft = shared_cores(wanted, draft_threads, evenly=evenly)
             self._threads[True] = (for_target, for_draft, for_draft)
 
@@ -185,7 +193,8 @@ class Contexts:
 
     def give_target(self, *, together: bool) -> None:
         """Give the target its threads; the draft model, which may be at work, is left alone."""
-        self.target.set_threads(self._threads[together][0])
+        threads = self._threads[together][0]
+        self.target.set_threads(min(threads, self._for_few), several=threads, few=FEW_TOKENS)
 
     @contextmanager
     def reading_ahead(self) -> Iterator[int]:

@@ -107,6 +107,8 @@ class Context:
         """The scales of the model's LoRA adapters."""
         self._most_rows = rows
         self._link = link
+        self._few = 1  # tokens of a call for which the first of these numbers counts
+        self._threads = (options.threads or physical_cores(),) * 2
         self._window: int = api.llama_model_n_swa(model.pointer)  # tokens, 0 without one
         self._flag, self._abort = abort_flag(api)
         self._decode = api.llama_decode
@@ -176,6 +178,7 @@ class Context:
         self.cells = self.context_size + (self.seats - 1) * _CELLS_PER_BRANCH  # that the seats share
         self._batch = Batch(parameters.n_batch, used, self.context_size, width)
         self._lengths = [0] * used
+        self._threads_now: int = parameters.n_threads
         self._begin()
 
     def _begin(self) -> None:
@@ -431,12 +434,13 @@ class Context:
         """Set the time within which a GPU is to end each call that reads a prompt."""
         self._stoppable_s = seconds
 
-    def set_threads(self, threads: int, several: int | None = None) -> None:
-        """Set the number of CPU threads for single tokens, and `several` for more."""
+    def set_threads(self, threads: int, several: int | None = None, few: int = 1) -> None:
+        """Set the number of CPU threads for calls of up to `few` tokens, and `several` for larger ones."""
         if threads < 1:
             raise ValueError(f"{threads} threads cannot compute")
         self._check_open()
-        native().llama_set_n_threads(self._pointer, threads, several or threads)
+        self._few = few
+        self._threads = threads, several or threads
 
     def close(self) -> None:
         """Free the KV cache; a second call does nothing."""
@@ -494,6 +498,9 @@ class Context:
         self._check_open()
         if self._flag[0] != _CLEAR:
             self._notice_cancel()
+        if (threads := self._threads[count > self._few]) != self._threads_now:
+            self._threads_now = threads
+            native().llama_set_n_threads(self._pointer, threads, threads)
         self._is_new = is_new = count not in self._sizes
         self._since = start = perf_counter()
         code = self._decode(self._pointer, self._batch.native)

@@ -42,7 +42,6 @@ from localspec.demo import bundled_pair, prompts
 from localspec.gguf import read_model
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
-from localspec.llama.cores import physical_cores
 from localspec.types.events import Finished
 from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings, Message, Request, Sampling
@@ -308,7 +307,7 @@ def _parsed() -> argparse.Namespace:
     add("--minutes", type=float, default=60.0)
     add("--http", action="store_true")
     add("--flags", default="", help="more flags of `localspec serve`")
-    add("-t", type=int, default=physical_cores())
+    add("-t", type=int, default=0, help="threads; 0 leaves that to each server")
     return parser.parse_args()
 
 
@@ -323,7 +322,8 @@ def _contenders(
     running: ExitStack, args: argparse.Namespace, target: ModelOptions, draft: ModelOptions
 ) -> dict[str, Server]:
     """Start the servers that are needed; one of LocalSpec's serves all its modes."""
-    ours = [sys.executable, "-m", "localspec", "serve", "--no-fit", "-c", str(CONTEXT), "-t", str(args.t)]
+    ours = [sys.executable, "-m", "localspec", "serve", "--no-fit", "-c", str(CONTEXT)]
+    ours += ["-t", str(args.t)] if args.t else []
     ours += ["-np", str(SLOTS), "-m", str(args.m.resolve()), "-md", str(args.md.resolve())]
     ours += args.flags.split()
     theirs = [

@@ -6,13 +6,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from localspec.decoding.conversations import FEWEST
+from localspec.decoding.conversations import FEWEST, _Store
 from localspec.decoding.engine import Engine
+from localspec.decoding.prefixes import common_prefix
 from localspec.decoding.rounds import DecodeParams, Round
 from localspec.types.models import CachesOnDisk
 from localspec.types.request import EngineSettings
-from localspec.types.saved_states import ConversationCopy, SavedState
+from localspec.types.saved_states import CachedText, ConversationCopy, SavedState
 from tests.contract import GREEDY, NO_END, OFF, latency_model
 from tests.fake_model import FakeModel
 
@@ -292,3 +295,51 @@ def test_a_private_copy_that_is_taken_up_stays_private() -> None:
     talks.engine.turn_to(A)  # and its answer is stopped before it begins
     assert not talks.engine.conversations.is_unwritten
     assert shelf.asked == [("write", 1), ("drop", 0)]
+
+
+TEXTS = st.lists(st.integers(0, 2), max_size=5)
+
+
+def copy_of(text: Sequence[int], adapters: tuple[float, ...] = ()) -> ConversationCopy:
+    saved = SavedState(len(text), np.zeros(BYTES * len(text), np.uint8))
+    return ConversationCopy(CachedText((*text,), saved), adapters=adapters)
+
+
+@given(st.lists(st.tuples(TEXTS, st.booleans(), st.booleans())), TEXTS)
+def test_the_longest_copy_is_found_among_all(
+    texts: list[tuple[list[int], bool, bool]], prompt: list[int]
+) -> None:
+    store = _Store()
+    for text, is_adapted, is_removed in texts:
+        copy = copy_of(text, (1.0,) if is_adapted else ())
+        store.add(copy)
+        if is_removed:
+            store.remove(copy)
+    for adapters in ((), (1.0,)):
+        shared = [common_prefix(each.tokens, prompt) for each in store.usable(adapters)]
+        found, length = store.longest(prompt, adapters)
+        assert length == max(shared, default=0)
+        if found is not None:
+            assert found.adapters == adapters
+            assert common_prefix(found.tokens, prompt) == length
+    assert store.size == sum(each.size for each in store.saved)
+
+
+def test_a_copy_replaces_those_of_earlier_turns_among_many_of_the_same_beginning() -> None:
+    talks = Talks(100_000)
+    random = np.random.default_rng(0)
+
+    def words() -> list[int]:
+        return [int(token) for token in random.integers(0, 16, 30)]
+
+    system = words()
+    talk = [*system, *words(), *words()]
+    store = talks.engine.conversations.store
+    others = [copy_of([*system, *words()]) for _ in range(200)]
+    earlier = [copy_of([*talk[:60], *ending]) for ending in ((), (0,), (15,), (15, 3))]  # of templates
+    talks.ask(talk)
+    for copy in random.permutation(np.array([*others, *earlier], object)):
+        store.add(copy)
+    talks.engine.forget()
+    assert {each for each in store.saved if each.tokens[:60] == (*talk[:60],)} == {[*store.saved][-1]}
+    assert talks.kept == len(others) + 1

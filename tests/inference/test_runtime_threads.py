@@ -21,7 +21,8 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Threads]]:
     """Return the threads that contexts are given, for a token and for several, by their model's file."""
     found: dict[str, list[Threads]] = {}
 
-    def set_threads(context: Context, threads: int, several: int | None = None) -> None:
+    def set_threads(context: Context, threads: int, several: int | None = None, few: int = 1) -> None:
+        assert few in {1, contexts.FEW_TOKENS}
         found.setdefault(context.model.options.path.stem, []).append((threads, several))
 
     monkeypatch.setattr(Context, "set_threads", set_threads)
@@ -75,3 +76,29 @@ def test_threads_asked_for_are_taken_from_the_cores_that_are_shared(
     answer(demo_target, demo_draft, "ssd", draft_threads=5)
     assert given[demo_draft.stem][-1] == (5, 5)
     assert given[demo_target.stem][-1][0] == 3
+
+
+@pytest.mark.parametrize(("bytes_each", "expected"), [(2, (2, 8)), (20, (8, 8)), (0.1, (1, 8))])
+def test_a_small_target_computes_few_tokens_with_few_threads(
+    given: dict[str, list[Threads]],
+    demo_target: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    bytes_each: float,
+    expected: Threads,
+) -> None:
+    monkeypatch.setattr(contexts, "physical_cores", lambda: 8)
+    with Runtime.open(OpenPlan(ModelOptions(demo_target, context=96))) as runtime:
+        weights = runtime._target_model.header.weight_bytes
+    monkeypatch.setattr(contexts, "TARGET_THREAD_BYTES", weights / bytes_each)
+    given.clear()
+    with Runtime.open(OpenPlan(ModelOptions(demo_target, context=96))) as runtime:
+        off = EngineSettings(mode="off")
+        list(runtime.generate(Request((Message("user", "Hi"),), Sampling(temperature=0.0), off, 4)))
+    assert set(given[demo_target.stem]) == {expected}
+
+
+def test_a_small_target_gets_the_threads_that_were_asked_for(
+    given: dict[str, list[Threads]], demo_target: Path, demo_draft: Path
+) -> None:
+    answer(demo_target, demo_draft, "off")
+    assert set(given[demo_target.stem]) == {(8, 8)}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from localspec.errors import ContextFullError, EngineError
-from localspec.llama.library import Native
+from localspec.llama.library import Native, native
 from localspec.llama.model import Model
 from localspec.types.models import ModelOptions
 from tests.llama.conftest import OpenContext
@@ -273,3 +273,22 @@ def test_threads_can_be_changed(llama_model: Model, open_context: OpenContext) -
     context.set_threads(2)
     context.truncate(0)
     assert np.allclose(context.evaluate(TOKENS[:20]).logits, before, atol=1e-3)
+
+
+def test_a_call_gets_threads_by_its_size(
+    llama_model: Model, open_context: OpenContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = open_context(llama_model)
+    given = list[int]()
+    set_threads = native().llama_set_n_threads
+
+    def recorded(pointer: int, threads: int, several: int) -> None:
+        assert threads == several
+        given.append(threads)
+        set_threads(pointer, threads, several)
+
+    monkeypatch.setattr(native(), "llama_set_n_threads", recorded)
+    context.set_threads(3, several=2, few=4)
+    for count in (1, 4, 5, 20, 5, 1):
+        context.evaluate(TOKENS[:count])
+    assert given == [3, 2, 3]
