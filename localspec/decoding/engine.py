@@ -188,7 +188,8 @@ class Engine:
             proposer.leaps = rules is not None and not is_head  # a head needs its own state before each
         drafter = self.drafters.drafter(settings, policy, proposer)
         params = replace(params, candidates=candidates)
-        return self._watched(self.decoder.rounds(prompt, drafter, policy, params, for_target))
+        learning = None if settings.mode == "off" else policy
+        return self._watched(self.decoder.rounds(prompt, drafter, learning, params, for_target))
 
     def _watched(self, rounds: Rounds) -> Rounds:
         """Decode, and leave the draft model out from where it fails on.

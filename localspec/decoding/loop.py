@@ -56,13 +56,14 @@ class Decoder:
         self,
         prompt: Sequence[int],
         drafter: Drafter,
-        policy: SpeculationPolicy,
+        policy: SpeculationPolicy | None,
         params: DecodeParams,
         random: np.random.Generator,
     ) -> Generator[PromptProgress | Round, None, None]:
         """Decode after a prompt until an end token, `task.max_tokens` or the end of the context.
 
-        The first round verifies an empty draft, so the first token does not wait for the drafter.
+        The first round verifies an empty draft, so the first token does not wait for the drafter. A `policy`
+        learns what rounds take.
         Raises `DraftError` between two rounds if the drafter fails, `EngineError` if the target fails.
         """
         text = list(prompt)

@@ -14,13 +14,12 @@ from localspec.decoding.drafters.drafter import Drafter, failing
 from localspec.decoding.loop import Decoder
 from localspec.decoding.measurements import CANDIDATES, TraceSegment
 from localspec.decoding.model import LanguageModel
-from localspec.decoding.policy import AcceptanceCalibration, CostCurve, LatencyModel, SpeculationPolicy
 from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.sampling import Floats, distribution, probabilities, probability
 from localspec.decoding.verify import Uniforms, judge, random_streams
 from localspec.types.candidates import Candidates, Ids, Logits, Rows, top_candidates, top_entries
 from localspec.types.drafts import Distribution, Draft, VerifyOutcome
-from localspec.types.request import EngineSettings, Request
+from localspec.types.request import Request
 
 if TYPE_CHECKING:
     from localspec.inference.runtime import Runtime
@@ -78,7 +77,7 @@ class Tracer:
         waiting = list[Distribution]()
         size = 0
         random, _ = random_streams(seed, 0, 0)
-        with closing(self._decoder.rounds(prompt, Drafter(), _no_policy(), params, random)) as rounds:
+        with closing(self._decoder.rounds(prompt, Drafter(), None, params, random)) as rounds:
             for event in rounds:
                 if not isinstance(event, Round):
                     continue
@@ -150,12 +149,6 @@ class Tracer:
                 _widened(logits - logits[:, :1], self._candidates, -np.inf),
                 _widened(np.stack(chances), self._candidates, 0.0),
             )
-
-
-def _no_policy() -> SpeculationPolicy:
-    """Return stopping rules for decoding that knows no drafts."""
-    free = LatencyModel(CostCurve({1: 1.0}), CostCurve({1: 1.0}))
-    return SpeculationPolicy(free, AcceptanceCalibration(), EngineSettings(mode="off"), deterministic=True)
 
 
 def _widened(values: NDArray[_Number], width: int, filler: float) -> NDArray[_Number]:
