@@ -243,7 +243,9 @@ class RoomyPair:
     @property
     def plan(self) -> OpenPlan:
         """Return the options that open it, with which call costs are saved."""
-        return replace(self.planned.plan, remembers_costs=True, seats=self.seats)
+        plan = self.planned.plan
+        target = replace(plan.target, kv_unified=self.planned.request.kv_unified)
+        return replace(plan, target=target, remembers_costs=True, seats=self.seats)
 
 
 Growth = Literal["alone", "beside others"] | None

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext, suppress
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ from localspec.cli.shared.arguments import (
     add_prompt_flags,
     add_sampling_flags,
     add_speculation_flags,
+    add_unified_flag,
     add_verbose_flag,
     file_size,
     length_of_time,
@@ -38,7 +40,7 @@ from localspec.cli.shared.arguments import (
 from localspec.cli.shared.catalogue import FirstPair, ServedCatalogue, parallel_of, served_request
 from localspec.cli.shared.console import SUCCESS, exit_on_signals, say
 from localspec.errors import LocalSpecError, UserError
-from localspec.inference.interface import SharedModels
+from localspec.inference.interface import SeatedModels, SharedModels
 from localspec.models.default_pair import name_of
 from localspec.models.pair_files import PairFiles, local_file
 from localspec.storage.config import read_config
@@ -85,6 +87,7 @@ def parser() -> Parser:
     add("-np", "--parallel", type=whole(1, 64), default=4, metavar="N", help=about)
     about = "off: strictly in the order of arrival; the same as --parallel 1"
     add("--share", choices=("on", "off"), default="on", help=about)
+    add_unified_flag(partial(add, default=True))
     about = "model for /v1/embeddings: a GGUF file, or a name from `localspec models`"
     add("--embeddings", metavar="FILE", help=about)
     add_pooling_flag(add)
@@ -205,7 +208,7 @@ def main(argv: Sequence[str]) -> int:
             if args.explain:
                 recommended = service.queue.models.target.recommended
                 say(asked.explained_sampling(by_name[usual], recommended))
-            _tell_pair(service.queue.models)
+            _tell_pair(service.queue.models, is_shared=args.kv_unified)
         for model in models.all[len(models.all) - len(others) :]:
             _open_encoder(models, model)
         if pairs or args.models_preset:
@@ -414,10 +417,11 @@ def _tell_missing(models: ServedModels) -> None:
             opening.note(f"{model.name}: {error}")
 
 
-def _tell_pair(models: SharedModels) -> None:
+def _tell_pair(models: SharedModels, *, is_shared: bool) -> None:
     with_draft = f" with draft {name_of(models.draft)}" if models.draft else ""
     say(f"{name_of(models.target)}{with_draft}")
-    say(_context_line(models.target))
+    parts = models.seats if not is_shared and isinstance(models, SeatedModels) else 1
+    say(_context_line(models.target, parts))
     saved = models.saved()
     on_disk = "" if saved.on_disk is None else f" in memory and {memory(saved.on_disk.limit)} on disk"
     say(f"KV caches of other conversations: up to {memory(saved.limit)}{on_disk}; see /props")
@@ -440,9 +444,11 @@ def _url(listener: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _context_line(target: ModelInfo) -> str:
-    """Return a line about the context, and the one that the model was trained for."""
-    return f"context: {target.context:,} tokens (-c); the model was trained for {target.training_context:,}"
+def _context_line(target: ModelInfo, parts: int) -> str:
+    """Return a line about the context, the parts of it, and the one that the model was trained for."""
+    each = f", {target.context:,} for each of {parts} conversations" if parts > 1 else ""
+    tokens = f"context: {target.context * parts:,} tokens (-c){each}"
+    return f"{tokens}; the model was trained for {target.training_context:,}"
 
 
 def _check_safe(args: argparse.Namespace) -> bool:

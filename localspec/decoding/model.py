@@ -133,6 +133,10 @@ class SeveralSeats(LanguageModel, Protocol):
         """Return the number of conversations."""
 
     @property
+    def is_unified(self) -> bool:
+        """Whether the conversations share the cells; else each has an equal part to itself."""
+
+    @property
     def cells(self) -> int:
         """Return the tokens that the main sequences have room for together; a shared one counts once."""
 

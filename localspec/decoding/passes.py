@@ -100,7 +100,12 @@ class Cells:
                 self._shared[target] = source, length
 
     def left(self) -> int:
-        """Return the number of free cells, without those for the prompts of answers that have begun."""
+        """Return the number of free cells, without those for the prompts of answers that have begun.
+
+        Where each conversation has its own, its context's size is the only limit.
+        """
+        if not self._model.is_unified:
+            return self._model.cells
         taken = {seat: max(seat.length(), seat.promised) for seat in self._seats}
         for target, (source, shared) in self._shared.items():
             taken[target] -= min(shared, source.length(), target.length())
@@ -473,14 +478,20 @@ class Seat(LanguageModel):
     def share_prefix(self, source: Seat, length: int) -> int:
         """Take up to `length` tokens that another conversation holds, without reading; return their number.
 
-        What this one held is forgotten.
+        What this one held is forgotten. Where each has cells of its own, they are copied.
         """
         with self.lock:
             length = min(length, source.length())
             self.truncate(0)
-            if length > 0:
+            if length > 0 and self.model.is_unified:
                 self.model.share(source.sequence, self.sequence, length)
                 self.cells.shared(source, self, length)
+            elif length > 0:
+                saved = self.model.save_in(source.sequence, lambda _size: True)
+                if saved is not None:
+                    self.model.restore_in(self.sequence, saved)
+                length = min(length, self.length())
+                self.truncate(length)
         return length
 
     def drop_branches(self) -> None:

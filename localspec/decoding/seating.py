@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Generic, TypeVar
 
-from localspec.decoding.conversations import FEWEST, Conversations
+from localspec.decoding.conversations import FEWEST, Conversations, worth
 from localspec.decoding.drafters.drafter import DraftState
 from localspec.decoding.engine import Engine
 from localspec.decoding.loop import Decoder
@@ -56,8 +56,11 @@ class ConversationPlace(Generic[AnyEngine]):
             length = common_prefix(other.cached_tokens(), text)
             if source.participant is not None:
                 length = min(length, source.prompt)
-            is_more = length - common_prefix(own.cached_tokens(), text) >= FEWEST_SHARED
-            if is_more and isinstance(own.model, Seat) and isinstance(other.model, Seat):
+            more = length - common_prefix(own.cached_tokens(), text)
+            if not isinstance(own.model, Seat) or not isinstance(other.model, Seat):
+                continue
+            is_copied = not own.model.model.is_unified
+            if more >= (worth(other.cached_tokens()) if is_copied else FEWEST_SHARED):
                 own.model.share_prefix(other.model, length)
                 own.set_cached(text)
 
@@ -353,7 +356,8 @@ class Seating(Generic[AnyEngine]):
         if not reuses:
             place.engine.forget()
             return place
-        place.engine.turn_to(text, elsewhere=shared[source])
+        is_unified = place.seats[0].model.is_unified  # else what another place has is copied as well
+        place.engine.turn_to(text, elsewhere=shared[source] if is_unified else 0)
         place.engine.conversations.kept_as = None  # until the answer begins, which has a name for it
         if source is not place:
             place.share_prefix(source, text)
@@ -361,8 +365,9 @@ class Seating(Generic[AnyEngine]):
         return place
 
     def _move_out(self, place: ConversationPlace[AnyEngine]) -> None:
-        """Save the conversations that rest, if copies are kept: every call attends to all cells in use."""
-        for each in self.places:
+        """Save the conversations that rest, if copies are kept: calls attend to all cells that are shared."""
+        is_unified = place.seats[0].model.is_unified
+        for each in self.places if is_unified else ():
             if each is not place and each.participant is None and each.engine.conversations.limit:
                 each.engine.forget()
 

@@ -76,6 +76,11 @@ class Contexts:
         self.seats = min(
             plan.seats, *(1 if is_head else _most_seats(each) for each in (target, draft) if each)
         )
+        if not target.options.kv_unified and size // self.seats < MIN_CONTEXT:
+            raise UserError(
+                f"{size} tokens of context are {size // self.seats} for each of {self.seats} conversations",
+                f"give -c {MIN_CONTEXT * self.seats} or more, or a smaller number with --parallel",
+            )
         self.target = self._open(target, replace(target.options, context=size))
         self.can_branch = False
         self.draft: Context | None = None

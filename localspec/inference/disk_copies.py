@@ -56,7 +56,7 @@ def identity_of(context: Context, facts: MachineFacts, scales: Sequence[float] =
         (options.kv_type_k, options.kv_type_v, options.flash_attention, context.is_windowed),
         (options.devices, options.split_mode, sorted(model.cards)),
         (facts.llama_cpp, facts.processor, facts.devices),
-        0 < original < context.cells,
+        0 < original < (context.cells if context.is_unified else context.context_size),
     )
     adapters = tuple(
         (fingerprint(adapter.path), adapter.path.stat().st_mtime_ns, scale)

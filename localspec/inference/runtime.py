@@ -853,7 +853,7 @@ class Runtime(AbstractContextManager["Runtime"]):
 class SeatedAnswer:
     """The models for one of several answers that they write at once.
 
-    It is written in the thread that takes its events, and the others wait for that.
+    Alone it is written in the thread that takes its events, in company ahead of it, by the passes' thread.
     """
 
     def __init__(self, models: Runtime) -> None:

@@ -70,7 +70,8 @@ class Context:
     """The state of one model: sequence 0 is the main sequence, the others are branches.
 
     With several `seats`, the last sequences are main sequences of other conversations, which share the cells:
-    `seat` says which. Calls that name no sequence are about the first.
+    `seat` says which. Unless the options say `kv_unified`, each has an equal part of the context to itself,
+    and there are no branches. Calls that name no sequence are about the first.
     One thread at a time; only `cancel` and `first_call_s` may be called from another.
     On the CPU a cancel stops native code within one graph node, elsewhere between calls: a prompt is read
     in calls that a GPU ends within `STOPPABLE_S`, or what `stop_within` says.
@@ -95,7 +96,9 @@ class Context:
         api = native()
         self.model = model
         self.vocabulary_size = model.vocabulary.size
-        self.context_size = options.context or model.training_context  # of one sequence in tokens
+        self.is_unified = options.kv_unified or seats == 1
+        context = options.context or model.training_context
+        self.context_size = context if self.is_unified else context // seats  # of one sequence in tokens
         self.max_sequences = sequences  # the main sequence and its branches
         self.seats = seats
         self.max_draft = self.context_size  # tokens of the last call that can be taken back
@@ -140,7 +143,7 @@ class Context:
         used = self.max_sequences + self.seats - 1
         sequences = used + spare
         _check_options(options, sequences)
-        cells = self.context_size + (used - 1) * _CELLS_PER_BRANCH
+        cells = self._cells_of(used)
         chains = None
         rows = self._most_rows
         if self._can_choose:  # they copy the rows once more: half as many take as much memory
@@ -151,6 +154,7 @@ class Context:
             parameters.samplers = chains.configuration
             parameters.n_samplers = used
             parameters.n_outputs_max_per_seq = parameters.n_outputs_max
+        parameters.kv_unified = self.is_unified
         parameters.n_rs_seq = snapshots
         parameters.swa_full = not self.is_windowed
         if link is not None:
@@ -175,11 +179,17 @@ class Context:
         self._micro_batch: int = parameters.n_ubatch
         width = link.width if link else 0
         self.max_tokens: int = parameters.n_batch  # of one call
-        self.cells = self.context_size + (self.seats - 1) * _CELLS_PER_BRANCH  # that the seats share
+        self.cells = self._cells_of(self.seats)
         self._batch = Batch(parameters.n_batch, used, self.context_size, width)
         self._lengths = [0] * used
         self._threads_now: int = parameters.n_threads
         self._begin()
+
+    def _cells_of(self, sequences: int) -> int:
+        """Return the cells of some of the sequences together."""
+        if not self.is_unified:
+            return self.context_size * sequences
+        return self.context_size + (sequences - 1) * _CELLS_PER_BRANCH
 
     def _begin(self) -> None:
         """Use the adapters that are chosen, and forget calls of an earlier context."""
@@ -713,7 +723,7 @@ def context_parameters(options: ModelOptions, cells: int, sequences: int, rows: 
     parameters.flash_attn_type = _FLASH[options.flash_attention]
     parameters.type_k = kv_types()[options.kv_type_k][0]
     parameters.type_v = kv_types()[options.kv_type_v][0]
-    parameters.kv_unified = True  # without it branches cannot share cells
+    parameters.kv_unified = True  # else branches cannot share cells, nor conversations
     parameters.no_perf = True
     return parameters
 

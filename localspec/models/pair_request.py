@@ -57,7 +57,8 @@ class PairRequest:
     `chat_template` "own": the one in the target's file, whatever config.toml names.
     `mode` None: the fastest. `split_mode` None: by layers or, where that is faster, by tensor.
     `context` 0: the trained length. `flash_attention` "auto": llama.cpp's choice, even if tuned otherwise.
-    `in_company`: several conversations are mostly answered in the same calls.
+    `in_company`: several conversations are mostly answered in the same calls. Unless `kv_unified`, each has
+    an equal part of the target's context to itself.
     `reserve` are bytes to keep free on devices. Without `plans` llama.cpp places the models, whether they
     fit or not.
     """
@@ -77,6 +78,7 @@ class PairRequest:
     tensor_split: tuple[float, ...] = ()
     flash_attention: bool | Literal["auto"] | None = None
     in_company: bool = False
+    kv_unified: bool = True
     swa_full: bool = False
     batch: int | None = None
     micro_batch: int | None = None

@@ -128,6 +128,8 @@ class ModelOptions:
     machine then sends rows as wide as the model, not as its vocabulary.
     `experts_at_home` is the number of first layers whose experts stay in RAM although their layers are on
     GPUs; `overrides` move other weights.
+    Unless `kv_unified`, each of several conversations that are answered at once has an equal part of the
+    context to itself; else they share it.
     `swa_full` makes layers with a window cache all tokens, as a draft model's do in any case.
     `longest_draft` limits the drafts that a target with recurrent state can take back at first, and so the
     memory of its states; None does not.
@@ -148,6 +150,7 @@ class ModelOptions:
     kv_type_k: KvType = "f16"
     kv_type_v: KvType = "f16"
     flash_attention: bool | None = None
+    kv_unified: bool = True
     swa_full: bool = False
     longest_draft: int | None = None
     batch: int = 2048

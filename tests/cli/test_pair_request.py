@@ -94,7 +94,7 @@ def test_every_flag_is_found_in_the_request() -> None:
 def test_no_field_of_the_request_was_left_out() -> None:
     usual = PairRequest()
     same = {each.name for each in fields(usual) if getattr(usual, each.name) == getattr(UNUSUAL, each.name)}
-    assert same == {"own_head", "in_company"}  # which no flag says
+    assert same == {"own_head", "in_company", "kv_unified"}  # which no flag here says
     same = {
         each.name for each in fields(UNUSUAL.target) if getattr(UNUSUAL.target, each.name) == each.default
     }

@@ -40,6 +40,7 @@ def test_keys_are_flags_in_all_of_llama_servers_spellings(write: Write) -> None:
     file = write(
         "version = 1\n; a comment\n[*]\nc = 4096\nn-gpu-layers = 8\n\n"
         "[user/repo:Q8_0]\nLLAMA_ARG_CTX_SIZE = 2048 ; less\nmmap = false\njinja = true\nno-swa-full = true\n"
+        "kv-unified = false\n"
         "alias = small, quick\nseed = -1\nload-on-startup = on\n"
         "[mine]\nhf-repo = user/repo\nspec-draft-hf = user/draft\ncpu-moe = 1\nparallel = 2\nembedding = no\n"
     )
@@ -47,6 +48,8 @@ def test_keys_are_flags_in_all_of_llama_servers_spellings(write: Write) -> None:
     request = pair_request(first.args)
     assert (first.name, first.has_source, request.target.name) == ("user/repo:Q8_0", False, "user/repo:Q8_0")
     assert (request.context, request.target.gpu_layers, request.mmap) == (2048, 8, False)
+    assert not first.args.kv_unified
+    assert second.args.kv_unified
     assert (first.aliases, first.opens_at_start, first.args.seed) == (("small", "quick"), True, None)
     request = pair_request(second.args)
     assert (request.target.name, request.draft.name) == (parse("user/repo"), parse("user/draft"))

@@ -119,7 +119,8 @@ def parallel_of(args: argparse.Namespace) -> int:
 def served_request(args: argparse.Namespace) -> PairRequest:
     """Return the pair request of a server's flags."""
     is_one_screen = args.tunnel  # which mostly has one answer at a time
-    return replace(pair_request(args), in_company=parallel_of(args) > 1 and not is_one_screen)
+    in_company = parallel_of(args) > 1 and not is_one_screen
+    return replace(pair_request(args), in_company=in_company, kv_unified=args.kv_unified)
 
 
 def _files(preset: Preset) -> tuple[Path, ...]:

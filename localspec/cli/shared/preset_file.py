@@ -17,6 +17,7 @@ from localspec.cli.shared.arguments import (
     add_prompt_flags,
     add_sampling_flags,
     add_speculation_flags,
+    add_unified_flag,
     verb_parser,
     whole,
 )
@@ -46,7 +47,7 @@ _OF_THE_SERVER = {
     "models-autoload": "--models-autoload",
     "sleep-idle-seconds": "--idle",
 }
-_ALWAYS_SO = ("version", "jinja", "cont-batching", "kv-unified", "metrics", "slots", "ui", "no-ui", "webui",
+_ALWAYS_SO = ("version", "jinja", "cont-batching", "metrics", "slots", "ui", "no-ui", "webui",
               "no-webui", "offline", "warmup", "no-warmup", "stop-timeout", "tags")  # fmt: skip
 _MODELS = ("model", "model_draft", "hf_file")
 
@@ -214,5 +215,6 @@ def _parser_of_models() -> Parser:
         add_flags(parser)
     add_speculation_flags(parser)
     parser.add_argument("-np", "--parallel", type=whole(1, 64), default=argparse.SUPPRESS)
+    add_unified_flag(partial(parser.add_argument, default=argparse.SUPPRESS))
     add_pooling_flag(partial(parser.add_argument, default=argparse.SUPPRESS))
     return parser
