@@ -140,7 +140,7 @@ class SharedPasses:
     def written(self, participant: Participant, events: Iterator[_Event]) -> Iterator[_Event]:
         """Yield the events of an answer that is written beside others, whose thread makes them.
 
-        Nobody waits for the reader. Closing this cancels the answer and waits for its end.
+        No other answer waits for the reader. Closing this cancels the answer and waits for its end.
         """
         channel = EventChannel[_Event]()
         with self._changed:

@@ -54,8 +54,8 @@ COMPARED = 8  # rounds that compare the speed of calls with earlier measured cos
 BUSY_THEN = 0.6  # of the time that calls took then: the machine had other work to do, and costs are dropped
 MOST_SEATS = 64  # conversations that share calls
 THREAD_BYTES = 64 * 2**20  # of weights for each thread of a draft step: for less, waking it takes longer
-# The same for a target: passes of up to so many tokens are as fast with one thread for 8 MB (two cores), and
-# where other programs have a core, much faster: the other thread would wait at every barrier.
+# The same for a target and passes of few tokens: 8 MB take one thread as long as two (on two cores), which
+# are much slower where other programs have a core: then both wait at every barrier.
 TARGET_THREAD_BYTES = 8 * 2**20
 FEW_TOKENS = 16
 
