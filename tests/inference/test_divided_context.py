@@ -113,6 +113,13 @@ def test_a_conversation_that_gave_way_comes_back_from_its_copy(demo_target_f32: 
         assert again.end.summary.cached_tokens == again.end.summary.prompt_tokens - 1
 
 
+def test_one_conversation_has_the_whole_context(demo_target: Path) -> None:
+    options = replace(in_f32(demo_target, PART), kv_unified=False)
+    with Runtime.open(OpenPlan(options)) as runtime:
+        assert (runtime.seats, runtime.target.context) == (1, PART)
+        assert alone(runtime, asked(0)).end.summary.tokens
+
+
 def test_parts_that_are_too_small_are_refused(demo_target: Path) -> None:
     with pytest.raises(UserError, match="50 for each of 4 conversations"):
         opened(demo_target, None, context=200)

@@ -105,6 +105,19 @@ def test_a_death_in_mid_stream_and_a_port_that_is_taken(flags: tuple[object, ...
 
 
 @pytest.mark.slow
+def test_each_conversation_can_have_its_part_of_the_context(flags: tuple[object, ...]) -> None:
+    with serve(*flags, "--no-kv-unified", "--parallel", 8) as program:
+        line = "context: 16,384 tokens (-c), 2,048 for each of 8 conversations; "
+        assert line + "the model was trained for 1,024" in program.told
+        slots = program.client.get("/slots").json()
+        assert [slot["n_ctx"] for slot in slots] == [2048] * 8
+        body = ENDLESS | {"prompt": "word " * 3000, "stream": False}
+        refused = program.client.post("/v1/completions", json=body)
+        assert refused.status_code == 400
+        assert "maximum context length is 2048 tokens" in refused.json()["error"]["message"]
+
+
+@pytest.mark.slow
 def test_a_request_to_end_lets_answers_end(flags: tuple[object, ...]) -> None:
     with serve(*flags) as program:
         engine = program.engine()
