@@ -32,7 +32,7 @@ _OTHERS_EVERY, _RACE_AT, _WAKE_AT = 8, 1, 5  # of cases
 _WORST_GAP_S = 2.0  # between two pieces of a text, on a machine with nothing else to do
 _POOL = (os.cpu_count() or 1) + 4  # threads that asyncio starts one by one, as far as it needs them
 _WINDOW_S = 0.5  # in which all write at least, for their shares to be compared
-_RACE = 300  # tokens of each client
+_RACE = 250  # tokens of each client: fewer than end an answer that repeats itself
 # The logarithms of two tokens between which rounding chooses may differ by so much. In company prompts are
 # read in other pieces, and the cells of several texts alternate, which adds sums in another order. That
 # changed 4 of 30 short prompts, by up to 0.16 in a logit; long ones have more sums.
