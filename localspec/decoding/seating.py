@@ -117,6 +117,11 @@ class Seating(Generic[AnyEngine]):
         """Return whether several answers can be written at once."""
         return self._passes is not None
 
+    @property
+    def _is_unified(self) -> bool:
+        """Whether several conversations share the target's cells."""
+        return self.places[0].seats[0].model.is_unified
+
     def answers(self) -> int:
         """Return the number of answers that are present."""
         return len(self._present)
@@ -356,8 +361,8 @@ class Seating(Generic[AnyEngine]):
         if not reuses:
             place.engine.forget()
             return place
-        is_unified = place.seats[0].model.is_unified  # else what another place has is copied as well
-        place.engine.turn_to(text, elsewhere=shared[source] if is_unified else 0)
+        # where cells are not shared, taking what another place has is a copy as well
+        place.engine.turn_to(text, elsewhere=shared[source] if self._is_unified else 0)
         place.engine.conversations.kept_as = None  # until the answer begins, which has a name for it
         if source is not place:
             place.share_prefix(source, text)
@@ -366,8 +371,7 @@ class Seating(Generic[AnyEngine]):
 
     def _move_out(self, place: ConversationPlace[AnyEngine]) -> None:
         """Save the conversations that rest, if copies are kept: calls attend to all cells that are shared."""
-        is_unified = place.seats[0].model.is_unified
-        for each in self.places if is_unified else ():
+        for each in self.places if self._is_unified else ():
             if each is not place and each.participant is None and each.engine.conversations.limit:
                 each.engine.forget()
 
