@@ -151,11 +151,14 @@ except UserError as error:
 def test_opening_and_closing_leaves_nothing_after(tmp_path: Path) -> None:
     model = ModelOptions(tiny.llama(tmp_path / "model.gguf"), threads=1)
     us = psutil.Process()
-    before = us.num_fds(), threading.active_count(), children()
+    files, threads, processes = us.num_fds(), set(threading.enumerate()), children()
     for _ in range(10):
         with Worker.open(OpenPlan(model), on_log=lambda line: None) as worker:
             assert worker.target.context
-        assert (us.num_fds(), threading.active_count(), children()) == before
+        # What an earlier test left may end meanwhile, so there may be less of each.
+        assert us.num_fds() <= files
+        assert set(threading.enumerate()) <= threads
+        assert children() <= processes
 
 
 @pytest.mark.slow
