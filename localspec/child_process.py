@@ -247,7 +247,6 @@ def _watched(process: subprocess.Popen[bytes], limits: Limits) -> Iterator[None]
     over = threading.Event()
     excess = list[ChildOverLimitError]()
     ends = inf if limits.seconds is None else time.monotonic() + limits.seconds
-    most_s = inf if limits.computed_seconds is None else _computed_s(process) + limits.computed_seconds
 
     def pause_s() -> float | None:
         if limits.memory is not None or limits.computed_seconds is not None:
@@ -255,7 +254,10 @@ def _watched(process: subprocess.Popen[bytes], limits: Limits) -> Iterator[None]
         return None if limits.seconds is None else max(ends - time.monotonic(), 0)
 
     def watch() -> None:
+        most_s = inf  # computed; unknown until the first look, as most messages are answered before that
         while not over.wait(pause_s()):
+            if limits.computed_seconds is not None and most_s == inf:
+                most_s = _computed_s(process) + limits.computed_seconds
             if time.monotonic() >= ends:
                 excess.append(ChildOverLimitError("seconds"))
             elif limits.computed_seconds is not None and _computed_s(process) >= most_s:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from localspec.decoding.drafters.drafter import Drafter, failing
-from localspec.decoding.model import LanguageModel
+from localspec.decoding.model import EFFICIENT_READ, LanguageModel
 from localspec.decoding.policy import SpeculationPolicy
 from localspec.decoding.prefixes import common_prefix
 from localspec.decoding.rounds import DecodeParams, Round, RoundTimes, close_round, emitted_tokens
@@ -165,7 +165,7 @@ class Decoder:
             self.model.checkpoint(pinned=True)
         elif cached < settled < len(prompt):
             turns.add(settled)
-        for end in sorted(turns.union(range(cached + chunk, len(prompt), chunk))):
+        for end in sorted(turns.union(_ends(cached, len(prompt), chunk))):
             self._evaluate(prompt[len(self._held) : end], 0)
             if end in turns:
                 self.model.checkpoint(pinned=end == settled)
@@ -184,6 +184,14 @@ class Decoder:
     def _forget(self, length: int) -> None:
         self.model.truncate(length)
         del self._held[self.model.length() :]
+
+
+def _ends(start: int, end: int, chunk: int) -> list[int]:
+    """Return where chunks of a prompt end, but for the last, which is not left inefficiently short."""
+    ends = [*range(start + chunk, end, chunk)]
+    if ends and end - ends[-1] < EFFICIENT_READ <= chunk // 2:
+        ends[-1] -= EFFICIENT_READ
+    return ends
 
 
 def _scores(tokens: Sequence[int], rows: Rows, top: int | None) -> tuple[TokenScore, ...]:

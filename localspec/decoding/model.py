@@ -8,6 +8,13 @@ from typing import Protocol
 from localspec.types.candidates import Rows, TokenRun
 from localspec.types.saved_states import SavedState
 
+EFFICIENT_READ = 64
+"""Tokens of a conversation from which one call reads each of them faster.
+
+From here on flash attention on the CPU goes through the cache for 64 of them at once (GGML_FA_TILE_Q). SmolLM2
+after 1,500 tokens reads 63 in 1.56 s and 64 in .44 s.
+"""
+
 
 class LanguageModel(Protocol):
     """A model with a KV cache of several sequences of tokens.
@@ -139,6 +146,10 @@ class SeveralSeats(LanguageModel, Protocol):
     @property
     def cells(self) -> int:
         """Return the tokens that the main sequences have room for together; a shared one counts once."""
+
+    @property
+    def reads_apart(self) -> bool:
+        """Whether long pieces of prompts are read faster in calls of their own."""
 
     @property
     def max_tokens(self) -> int:

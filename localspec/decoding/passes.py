@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import TypeVar
@@ -18,7 +19,7 @@ from typing import TypeVar
 from greenlet import getcurrent, greenlet
 
 from localspec.decoding.event_channel import EventChannel
-from localspec.decoding.model import LanguageModel, SeveralSeats
+from localspec.decoding.model import EFFICIENT_READ, LanguageModel, SeveralSeats
 from localspec.errors import Cancelled, EngineError
 from localspec.types.candidates import Rows, TokenRun
 from localspec.types.saved_states import SavedState
@@ -26,9 +27,8 @@ from localspec.types.saved_states import SavedState
 SHORT = 16  # tokens that are not cut: a draft, or the end of a prompt
 STALL_S = 0.15  # that reading a prompt may add to a pass for which other answers wait
 READING_S = 1.0  # of a pass in which only prompts are read
-FIRST_READ = 64  # tokens of prompts in the first pass that reads some
-EFFICIENT_READ = 64  # with fewer each token takes longer to read: such pieces may take `READING_S`
-LEAST_READ = 16  # and in each one, however long that takes
+# The first pass that reads prompts reads `EFFICIENT_READ` tokens. Pieces may take `READING_S` to be as long.
+LEAST_READ = 16  # tokens of prompts in each pass that reads some, however long that takes
 _IDLE_S = 10.0  # after which a thread without answers ends
 
 _Event = TypeVar("_Event")
@@ -59,6 +59,7 @@ class Asked:
         self.number = number  # in the order in which answers asked
         self.done = 0
         self.has_had_a_call = False  # since the target's last one
+        self.has_waited = False  # for a call that read others' prompts
 
     @property
     def left(self) -> int:
@@ -79,6 +80,14 @@ class Asked:
         """Return the next tokens as a run."""
         rows = self.rows if count == self.left else 0
         return TokenRun(self.seat.sequence, self.tokens[self.done : self.done + count], rows)
+
+
+@dataclass(slots=True)
+class _Turns:
+    """Whose turn it is in the next call of a model."""
+
+    reads: bool = True  # prompts before drafts, where the model reads them apart
+    shortest: bool = False  # of prompts, the shortest before the one that came first
 
 
 class Cells:
@@ -125,6 +134,7 @@ class SharedPasses:
         self._numbers = count(1)
         self._may_take_s = STALL_S
         self._pieces: dict[tuple[SeveralSeats, float], int] = {}  # by how long the call may take
+        self._turns = {model: _Turns() for model in self._models}
         self.make_room: Callable[[SeveralSeats, int], bool] = lambda _model, _tokens: False
         """Frees cells of conversations that rest; returns whether that is enough."""
         self.seats: list[tuple[Seat, ...]] = [  # by conversation, the target's first
@@ -241,15 +251,26 @@ class SharedPasses:
         if reads:
             read = sum(count for asked, count in runs if asked.is_reading)
             self._fit_piece(runs[0][0].seat.model, read, max(seconds, 1e-6))
+            self._make_wait(runs, seconds)
         for (asked, done), part in zip(runs, found, strict=True):
             seat = asked.seat
             seat.spent_s += seconds
             seat.others = rows - asked.rows
             seat.calls = total
-            seat.was_reading = reads
+            seat.was_reading = reads or asked.has_waited
             asked.done += done
             if not asked.left:
                 self._go_on(seat.participant, part)
+
+    def _make_wait(self, runs: list[tuple[Asked, int]], seconds: float) -> None:
+        """Count a call that read prompts for the answers that it kept from theirs."""
+        model = runs[0][0].seat.model
+        called = [asked for asked, _ in runs]
+        for participant in self._participants:
+            asked = participant.asked
+            if asked is not None and asked not in called and asked.seat.model is model:
+                asked.seat.spent_s += seconds
+                asked.has_waited = True
 
     def _fit_piece(self, model: SeveralSeats, read: int, seconds: float) -> None:
         """Read as many tokens of prompts in the next call as would have taken its time in this one.
@@ -257,14 +278,17 @@ class SharedPasses:
         Where other programs have the processors, small pieces take hardly less time: they grow again.
         """
         piece = self._piece(model)
-        fitting = _scaled(piece, self._may_take_s / seconds)
+        taken = max(piece, read)
+        fitting = _scaled(taken, self._may_take_s / seconds)
         if fitting < EFFICIENT_READ:
-            fitting = min(EFFICIENT_READ, _scaled(piece, READING_S / seconds))
+            fitting = min(EFFICIENT_READ, _scaled(taken, READING_S / seconds))
+        else:
+            fitting -= fitting % EFFICIENT_READ
         if fitting < piece or read >= piece:
             self._pieces[model, self._may_take_s] = min(model.max_tokens // 2, max(LEAST_READ, fitting))
 
     def _piece(self, model: SeveralSeats) -> int:
-        return self._pieces.get((model, self._may_take_s), FIRST_READ)
+        return self._pieces.get((model, self._may_take_s), EFFICIENT_READ)
 
     def _chosen(self) -> list[tuple[Asked, int]]:
         """Return the parts of the next call, with the number of tokens of each.
@@ -291,7 +315,10 @@ class SharedPasses:
         return runs if self._have_room(runs) else []
 
     def _fitting(self, model: SeveralSeats, asked: Sequence[Asked]) -> list[tuple[Asked, int]]:
-        """Return the parts that fit into a call: whole drafts, the oldest first, and pieces of prompts."""
+        """Return the parts that fit into a call: whole drafts, the oldest first, and pieces of prompts.
+
+        Of a model that reads them apart, long pieces take turns with drafts.
+        """
         tokens = model.max_tokens
         rows = model.max_rows
         runs = list[tuple[Asked, int]]()
@@ -300,26 +327,45 @@ class SharedPasses:
                 runs.append((each, each.left))
                 tokens = tokens - each.left
                 rows = rows - each.rows
-        for each, share in self._shares(asked, min(self._piece(model), tokens)):
+        turns = self._turns[model]
+        shares = self._shares(asked, min(self._piece(model), tokens), tokens, shortest=turns.shortest)
+        if model.reads_apart and runs and sum(share for _, share in shares) >= EFFICIENT_READ:
+            reads = turns.reads
+            turns.reads = not reads
+            if not reads:
+                return runs
+            runs = []
+            rows = model.max_rows
+        turns.shortest ^= bool(shares)
+        for each, share in shares:
             count = share - 1 if share == each.left and each.rows > rows else share
             if count > 0:
                 runs.append((each, count))
                 rows -= each.rows if count == each.left else 0
         return runs
 
-    def _shares(self, asked: Sequence[Asked], piece: int) -> list[tuple[Asked, int]]:
-        """Divide a piece among prompts: half for the one that came first, the rest for the shortest.
+    def _shares(
+        self, asked: Sequence[Asked], piece: int, room: int, *, shortest: bool
+    ) -> list[tuple[Asked, int]]:
+        """Divide a piece among prompts: the one that came first and the shortest take turns, then the others.
 
-        So prompts of the same length are read one by one, and a short one does not wait for long ones.
+        So prompts of the same length are read one by one, and a short one does not wait for long ones. What
+        would be left inefficiently short of a prompt goes with the rest of it, if there is room for it.
         """
-        reading = sorted(filter(_is_reading, asked), key=lambda each: _came(each.seat.participant))
-        shares = dict.fromkeys(reading, 0)
-        for number, each in enumerate([*reading[:1], *sorted(reading, key=_unread)]):
-            most = piece if number else -(-piece // 2)
-            share = min(most, each.left - shares[each])
-            shares[each] += share
-            piece -= share
-        return list(shares.items())
+        reading = sorted(filter(_is_reading, asked), key=_unread)
+        if reading and not shortest:
+            first = min(reading, key=_arrival)
+            reading.remove(first)
+            reading.insert(0, first)
+        shares = []
+        for each in reading:
+            share = min(each.left, piece)
+            if each.left - share < min(share, EFFICIENT_READ) and each.left <= room:
+                share = each.left
+            shares.append((each, share))
+            piece = max(0, piece - share)
+            room -= share
+        return shares
 
     def _have_room(self, runs: Sequence[tuple[Asked, int]]) -> bool:
         """Return whether there are cells for a call; if not, let the answer go that came last."""
@@ -344,6 +390,10 @@ def _scaled(piece: int, ratio: float) -> int:
 
 def _came(participant: Participant) -> int:
     return participant.number or 0
+
+
+def _arrival(asked: Asked) -> int:
+    return _came(asked.seat.participant)
 
 
 def _number(asked: Asked) -> int:

@@ -97,6 +97,9 @@ class Context:
         self.model = model
         self.vocabulary_size = model.vocabulary.size
         self.is_unified = options.kv_unified or seats == 1
+        # On the CPU 64 rows attend at once, to all cells that any of them may see: one row of another
+        # conversation beside a long piece costs as much as 64. A call for it alone reads the weights again.
+        self.reads_apart = not model.cards
         context = options.context or model.training_context
         self.context_size = context if self.is_unified else context // seats  # of one sequence in tokens
         self.max_sequences = sequences  # the main sequence and its branches

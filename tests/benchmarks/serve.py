@@ -322,7 +322,7 @@ def _contenders(
     running: ExitStack, args: argparse.Namespace, target: ModelOptions, draft: ModelOptions
 ) -> dict[str, Server]:
     """Start the servers that are needed; one of LocalSpec's serves all its modes."""
-    ours = [sys.executable, "-m", "localspec", "serve", "--no-fit", "-c", str(CONTEXT)]
+    ours = [sys.executable, "-m", "localspec", "serve", "-c", str(CONTEXT)]
     ours += ["-t", str(args.t)] if args.t else []
     ours += ["-np", str(SLOTS), "-m", str(args.m.resolve()), "-md", str(args.md.resolve())]
     ours += args.flags.split()

@@ -8,6 +8,7 @@ import pytest
 
 from localspec.decoding.drafters.drafter import Drafter
 from localspec.decoding.loop import MIN_REREAD, READ_CHUNK, Decoder
+from localspec.decoding.model import EFFICIENT_READ
 from localspec.decoding.rounds import DecodeParams, Round
 from localspec.errors import Cancelled, EngineError
 from localspec.types.drafts import Draft, DraftOrigin, Provenance, VerifyOutcome
@@ -179,9 +180,9 @@ def test_a_long_prompt_reports_its_progress_and_a_second_turn_only_its_own() -> 
     model.calls.clear()
     events = decode(model, Oracle(model), prompt=longer, decoder=decoder)
     assert [event for event in events if isinstance(event, PromptProgress)] == [
-        PromptProgress(READ_CHUNK, new, len(longer) - new)
+        PromptProgress(READ_CHUNK - EFFICIENT_READ, new, len(longer) - new)
     ]
-    assert model.calls[0] == READ_CHUNK
+    assert model.calls[:2] == [READ_CHUNK - EFFICIENT_READ, new - READ_CHUNK + EFFICIENT_READ]
     assert tokens_of(events) == greedy_text(model, longer, 20)
 
 

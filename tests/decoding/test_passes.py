@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from localspec.decoding.model import SeveralSeats
+from localspec.decoding.model import EFFICIENT_READ, SeveralSeats
 from localspec.decoding.passes import Participant, Seat, SharedPasses
 from localspec.errors import Cancelled, EngineError
 from localspec.types.candidates import FullRows, Rows, TokenRun
@@ -26,8 +26,16 @@ class Model:
     max_draft = 100
     vocabulary_size = 4
 
-    def __init__(self, *, cells: int = 1000, max_tokens: int = 100, is_unified: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        cells: int = 2000,
+        max_tokens: int = 100,
+        is_unified: bool = True,
+        reads_apart: bool = False,
+    ) -> None:
         self.seats = 4
+        self.reads_apart = reads_apart
         self.context_size = self.cells = cells
         self.max_tokens = self.max_rows = max_tokens
         self.is_unified = is_unified
@@ -265,3 +273,70 @@ def test_conversations_with_cells_of_their_own_take_none_of_others() -> None:
     gate, first, second = two_beside_a_held_call(model, 3, 3)
     gate.open()
     assert (first.join().told, second.join().told) == ([1, 3, 3], [3, 3])
+
+
+@pytest.mark.parametrize("reads_apart", [True, False])
+def test_long_pieces_of_a_prompt_and_an_answer_take_turns_where_they_are_read_apart(
+    reads_apart: bool,
+) -> None:
+    model = Model(max_tokens=1000, reads_apart=reads_apart)
+    passes, gate = shared(model), Gate(model)
+    writing = Answer(passes, 0).start(*[1] * 9)
+    assert gate.has_come.wait(WAIT_S)
+    reading = Answer(passes, 1).start(700)
+    arrived(passes, 1)
+    gate.open()
+    assert (writing.join().error, reading.join().error) == (None, None)
+    pieces = 4  # of 64, 128, 256 and 252: they took no time
+    expected = [[0], *[[1], [0]] * pieces] if reads_apart else [[0], *[[0, 1]] * pieces]
+    assert [sorted(call) for call in model.calls[: len(expected)]] == expected
+    assert sum(0 in call for call in model.calls) == 9
+
+
+def test_a_question_is_read_beside_an_answer_also_where_long_pieces_are_not() -> None:
+    model = Model(max_tokens=1000, reads_apart=True)
+    passes, gate = shared(model), Gate(model)
+    writing = Answer(passes, 0).start(1, 1, 1)
+    assert gate.has_come.wait(WAIT_S)
+    reading = Answer(passes, 1).start(EFFICIENT_READ - 1)
+    arrived(passes, 1)
+    gate.open()
+    assert (writing.join().error, reading.join().error) == (None, None)
+    assert [sorted(call) for call in model.calls] == [[0], [0, 1], [0]]
+
+
+def test_the_time_of_a_call_for_prompts_counts_for_the_answer_that_waits() -> None:
+    model = Model(max_tokens=1000, reads_apart=True)
+    passes = shared(model)
+    seat = passes.seats[0][0]
+    seen = list[tuple[float, bool]]()
+    gate = Gate(model)
+    writing = Answer(passes, 0)
+    writing.start(1, 1, 1, between=lambda: seen.append((seat.spent_s, seat.was_reading)))
+    assert gate.has_come.wait(WAIT_S)
+    reading = Answer(passes, 1).start(EFFICIENT_READ + 9)
+    arrived(passes, 1)
+
+    def take_a_second() -> None:
+        model.busy_s += 1.0
+
+    model.on_call = take_a_second
+    gate.open()
+    assert (writing.join().error, reading.join().error) == (None, None)
+    assert seen == [(0.0, False), (2.0, True), (3.0, False)]
+
+
+def test_the_prompt_that_came_first_and_the_shortest_take_turns() -> None:
+    model = Model(max_tokens=1000, reads_apart=True)
+    passes, gate = shared(model), Gate(model)
+    held = Answer(passes, 3).start(1)
+    assert gate.has_come.wait(WAIT_S)
+    answers = [Answer(passes, number).start(size) for number, size in ((0, 600), (1, 700), (2, 400))]
+    arrived(passes, 3)
+    first, _ = passes._arrived[0]
+    gate.open()
+    for answer in (held, *answers):
+        assert answer.join().error is None
+    came = next(answer.number for answer in answers if answer.participant is first)
+    assert model.calls[1] == [came]
+    assert model.calls[2] == [2]

@@ -48,6 +48,7 @@ def test_a_draft_on_the_cpu_does_without_flash_attention_where_it_can() -> None:
         (asking(cache=CacheTypes("q8_0", "f16")), False, 128),
         (asking(cache=CacheTypes("f16", "q8_0")), None, 512),
         (replace(asking(), in_company=True), None, 512),
+        (replace(asking(), in_company=True, kv_unified=False), False, 128),
     ],
 )
 def test_a_target_with_small_heads_on_the_cpu_goes_without_flash_attention_unless_told_to(

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from localspec.decoding.conversations import FEWEST
+from localspec.decoding.model import EFFICIENT_READ
 from localspec.decoding.passes import (
-    EFFICIENT_READ,
     LEAST_READ,
     NO_ONE,
     READING_S,
@@ -282,7 +282,7 @@ def test_prompts_are_read_in_pieces_beside_an_answer(
     )
     assert len(first.join().text) > len(second.join().text)
     assert sizes
-    assert max(sizes) <= 64
+    assert max(sizes) <= EFFICIENT_READ
 
 
 def test_who_came_first_is_read_first_and_a_short_prompt_beside_it(seated: Runtime) -> None:
@@ -299,14 +299,35 @@ def test_who_came_first_is_read_first_and_a_short_prompt_beside_it(seated: Runti
         asked_for = [
             Asked(seat, [0] * min(seat.promised, 300), 1, -number) for number, seat in enumerate(seats)
         ]
-        shares = {asked.seat.promised: share for asked, share in passes._shares(asked_for, 100)}
-        assert shares == {400: 50, 500: 0, 450: 0, 80: 50}
-        shares = {asked.seat.promised: share for asked, share in passes._shares(asked_for[:3], 100)}
-        assert shares == {400: 100, 500: 0, 450: 0}
-        assert sum(share for _, share in passes._shares(asked_for, 2000)) == 980
+
+        def shares(piece: int, *, shortest: bool) -> dict[int, int]:
+            found = passes._shares(asked_for, piece, 2000, shortest=shortest)
+            return {asked.seat.promised: share for asked, share in found if share}
+
+        assert shares(50, shortest=False) == {400: 50}
+        assert shares(50, shortest=True) == {80: 80}  # whose rest would be left short
+        assert shares(100, shortest=True) == {80: 80, 400: 20}
+        assert shares(350, shortest=False) == {400: 300, 80: 80}
+        assert sum(shares(2000, shortest=False).values()) == 980
     finally:
         for seat in seats:
             seat.participant, seat.promised = NO_ONE, 0
+
+
+def test_no_piece_of_a_prompt_is_left_inefficiently_short(seated: Runtime) -> None:
+    passes = seated._contexts.passes
+    assert passes is not None
+    seat = passes.seats[0][0]
+    for left, piece, room, read in (
+        (2 * EFFICIENT_READ - 1, EFFICIENT_READ, 2000, 2 * EFFICIENT_READ - 1),
+        (2 * EFFICIENT_READ, EFFICIENT_READ, 2000, EFFICIENT_READ),
+        (EFFICIENT_READ + 40, EFFICIENT_READ, EFFICIENT_READ + 39, EFFICIENT_READ),  # no room for more in the call
+        (LEAST_READ + 15, LEAST_READ, 2000, LEAST_READ + 15),
+        (LEAST_READ + 20, LEAST_READ, 2000, LEAST_READ),  # a call that is long already gets no longer
+        (0, EFFICIENT_READ, 2000, 0),
+    ):
+        asked = Asked(seat, [0] * left, 0, 1)
+        assert sum(share for _, share in passes._shares([asked], piece, room, shortest=False)) == read
 
 
 def test_questions_are_read_in_pieces_and_drafts_are_not(seated: Runtime) -> None:
@@ -327,11 +348,13 @@ def test_pieces_of_prompts_follow_the_time_of_calls(seated: Runtime, monkeypatch
     monkeypatch.setattr(passes, "_pieces", {})
     monkeypatch.setattr(passes, "_may_take_s", STALL_S)
     model = passes.seats[0][0].model
-    passes._pieces[model, STALL_S] = piece = 2 * EFFICIENT_READ
-    passes._fit_piece(model, piece, STALL_S * 4 / 3)
-    assert passes._piece(model) == int(piece * 0.75)
+    passes._pieces[model, STALL_S] = piece = 4 * EFFICIENT_READ
+    passes._fit_piece(model, piece + 40, STALL_S * (piece + 40) / piece)  # with the end of a prompt
+    assert passes._piece(model) == piece
+    passes._fit_piece(model, piece, STALL_S * 1.25)
+    assert passes._piece(model) == 3 * EFFICIENT_READ  # the next of its multiples
     passes._fit_piece(model, 8, STALL_S / 4)  # the end of a prompt, which says nothing
-    assert passes._piece(model) == int(piece * 0.75)
+    assert passes._piece(model) == 3 * EFFICIENT_READ
     for _ in range(9):
         passes._fit_piece(model, passes._piece(model), READING_S)
     assert passes._piece(model) == EFFICIENT_READ  # smaller ones would read the prompt more slowly

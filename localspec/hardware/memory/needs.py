@@ -352,15 +352,15 @@ def target_attention(
     """Return a target's attention: without flash attention for small heads on the CPU.
 
     There, llama.cpp's kernel goes through the cache again for every head of every row. But it skips cells of
-    other conversations, which count where several are answered in the same calls, and it keeps no scores.
+    other conversations, which count where several share them in the same calls, and it keeps no scores.
     """
     rows = request.micro_batch or min(_ROWS_WITHOUT_FLASH, request.batch_size)
     is_free = request.flash_attention is None and request.target.kv_types[1] in FLOAT_TYPES
-    is_alone = not (request.in_company and shape.shares_calls)
+    shares_cells = request.in_company and request.kv_unified and shape.shares_calls
     suits = shape.architecture not in facts()["needs_flash"]
     has_small_heads = 0 < (shape.attention_width or shape.width) <= _SMALL_HEAD * shape.heads
     fits = shape.heads * context * rows * _FLOAT <= _MOST_SCORES
-    if on_processor and is_free and is_alone and suits and has_small_heads and fits:
+    if on_processor and is_free and not shares_cells and suits and has_small_heads and fits:
         return Attention(False, rows)
     return Attention(request.flash, request.micro_batch_size)
 
