@@ -28,6 +28,7 @@ SHORT = 16  # tokens that are not cut: a draft, or the end of a prompt
 STALL_S = 0.15  # that reading a prompt may add to a pass for which other answers wait
 READING_S = 1.0  # of a pass in which only prompts are read
 # The first pass that reads prompts reads `EFFICIENT_READ` tokens. Pieces may take `READING_S` to be as long.
+APART = 1024  # tokens of answers beside which a long piece of a prompt is read in a call of its own
 LEAST_READ = 16  # tokens of prompts in each pass that reads some, however long that takes
 _IDLE_S = 10.0  # after which a thread without answers ends
 
@@ -263,13 +264,13 @@ class SharedPasses:
                 self._go_on(seat.participant, part)
 
     def _make_wait(self, runs: list[tuple[Asked, int]], seconds: float) -> None:
-        """Count a call that read prompts for the answers that it kept from theirs."""
+        """Count a call that read prompts for the answers whose tokens had to wait for its end."""
         model = runs[0][0].seat.model
-        called = [asked for asked, _ in runs]
-        for participant in self._participants:
-            asked = participant.asked
-            if asked is not None and asked not in called and asked.seat.model is model:
-                asked.seat.spent_s += seconds
+        called = {asked.seat for asked, _ in runs}
+        for asked in filter(None, (participant.asked for participant in self._participants)):
+            seat = asked.seat
+            if seat.model is model and seat not in called and not asked.is_reading:
+                seat.spent_s += seconds
                 asked.has_waited = True
 
     def _fit_piece(self, model: SeveralSeats, read: int, seconds: float) -> None:
@@ -317,7 +318,7 @@ class SharedPasses:
     def _fitting(self, model: SeveralSeats, asked: Sequence[Asked]) -> list[tuple[Asked, int]]:
         """Return the parts that fit into a call: whole drafts, the oldest first, and pieces of prompts.
 
-        Of a model that reads them apart, long pieces take turns with drafts.
+        Of a model that reads them apart, long pieces take turns with drafts that follow long texts.
         """
         tokens = model.max_tokens
         rows = model.max_rows
@@ -329,7 +330,7 @@ class SharedPasses:
                 rows = rows - each.rows
         turns = self._turns[model]
         shares = self._shares(asked, min(self._piece(model), tokens), tokens, shortest=turns.shortest)
-        if model.reads_apart and runs and sum(share for _, share in shares) >= EFFICIENT_READ:
+        if self._are_apart(model, runs, shares):
             reads = turns.reads
             turns.reads = not reads
             if not reads:
@@ -343,6 +344,17 @@ class SharedPasses:
                 runs.append((each, count))
                 rows -= each.rows if count == each.left else 0
         return runs
+
+    def _are_apart(
+        self, model: SeveralSeats, drafts: list[tuple[Asked, int]], shares: list[tuple[Asked, int]]
+    ) -> bool:
+        """Return whether drafts and pieces of prompts are better in calls of their own.
+
+        Of a divided cache llama.cpp computes the first token of each run apart, which shortens a piece.
+        """
+        if not model.reads_apart or not drafts or sum(share for _, share in shares) < EFFICIENT_READ:
+            return False
+        return not model.is_unified or sum(asked.seat.length() for asked, _ in drafts) >= APART
 
     def _shares(
         self, asked: Sequence[Asked], piece: int, room: int, *, shortest: bool

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from localspec.decoding.model import EFFICIENT_READ, SeveralSeats
-from localspec.decoding.passes import Participant, Seat, SharedPasses
+from localspec.decoding.passes import APART, Participant, Seat, SharedPasses
 from localspec.errors import Cancelled, EngineError
 from localspec.types.candidates import FullRows, Rows, TokenRun
 
@@ -275,11 +275,21 @@ def test_conversations_with_cells_of_their_own_take_none_of_others() -> None:
     assert (first.join().told, second.join().told) == ([1, 3, 3], [3, 3])
 
 
-@pytest.mark.parametrize("reads_apart", [True, False])
+@pytest.mark.parametrize(
+    ("reads_apart", "is_unified", "text", "is_apart"),
+    [
+        (True, True, APART, True),
+        (True, True, APART - 20, False),
+        (True, False, 0, True),
+        (False, True, APART, False),
+        (False, False, APART, False),
+    ],
+)
 def test_long_pieces_of_a_prompt_and_an_answer_take_turns_where_they_are_read_apart(
-    reads_apart: bool,
+    reads_apart: bool, is_unified: bool, text: int, is_apart: bool
 ) -> None:
-    model = Model(max_tokens=1000, reads_apart=reads_apart)
+    model = Model(max_tokens=1000, is_unified=is_unified, reads_apart=reads_apart)
+    model.lengths[0] = text
     passes, gate = shared(model), Gate(model)
     writing = Answer(passes, 0).start(*[1] * 9)
     assert gate.has_come.wait(WAIT_S)
@@ -288,13 +298,13 @@ def test_long_pieces_of_a_prompt_and_an_answer_take_turns_where_they_are_read_ap
     gate.open()
     assert (writing.join().error, reading.join().error) == (None, None)
     pieces = 4  # of 64, 128, 256 and 252: they took no time
-    expected = [[0], *[[1], [0]] * pieces] if reads_apart else [[0], *[[0, 1]] * pieces]
+    expected = [[0], *[[1], [0]] * pieces] if is_apart else [[0], *[[0, 1]] * pieces]
     assert [sorted(call) for call in model.calls[: len(expected)]] == expected
     assert sum(0 in call for call in model.calls) == 9
 
 
 def test_a_question_is_read_beside_an_answer_also_where_long_pieces_are_not() -> None:
-    model = Model(max_tokens=1000, reads_apart=True)
+    model = Model(max_tokens=1000, is_unified=False, reads_apart=True)
     passes, gate = shared(model), Gate(model)
     writing = Answer(passes, 0).start(1, 1, 1)
     assert gate.has_come.wait(WAIT_S)
@@ -306,7 +316,7 @@ def test_a_question_is_read_beside_an_answer_also_where_long_pieces_are_not() ->
 
 
 def test_the_time_of_a_call_for_prompts_counts_for_the_answer_that_waits() -> None:
-    model = Model(max_tokens=1000, reads_apart=True)
+    model = Model(max_tokens=1000, is_unified=False, reads_apart=True)
     passes = shared(model)
     seat = passes.seats[0][0]
     seen = list[tuple[float, bool]]()
@@ -327,7 +337,7 @@ def test_the_time_of_a_call_for_prompts_counts_for_the_answer_that_waits() -> No
 
 
 def test_the_prompt_that_came_first_and_the_shortest_take_turns() -> None:
-    model = Model(max_tokens=1000, reads_apart=True)
+    model = Model(max_tokens=1000)
     passes, gate = shared(model), Gate(model)
     held = Answer(passes, 3).start(1)
     assert gate.has_come.wait(WAIT_S)

@@ -318,13 +318,14 @@ def test_no_piece_of_a_prompt_is_left_inefficiently_short(seated: Runtime) -> No
     passes = seated._contexts.passes
     assert passes is not None
     seat = passes.seats[0][0]
+    least = EFFICIENT_READ
     for left, piece, room, read in (
-        (2 * EFFICIENT_READ - 1, EFFICIENT_READ, 2000, 2 * EFFICIENT_READ - 1),
-        (2 * EFFICIENT_READ, EFFICIENT_READ, 2000, EFFICIENT_READ),
-        (EFFICIENT_READ + 40, EFFICIENT_READ, EFFICIENT_READ + 39, EFFICIENT_READ),  # no room for more in the call
+        (2 * least - 1, least, 2000, 2 * least - 1),
+        (2 * least, least, 2000, least),
+        (least + 40, least, least + 39, least),  # no room for more in the call
         (LEAST_READ + 15, LEAST_READ, 2000, LEAST_READ + 15),
         (LEAST_READ + 20, LEAST_READ, 2000, LEAST_READ),  # a call that is long already gets no longer
-        (0, EFFICIENT_READ, 2000, 0),
+        (0, least, 2000, 0),
     ):
         asked = Asked(seat, [0] * left, 0, 1)
         assert sum(share for _, share in passes._shares([asked], piece, room, shortest=False)) == read
