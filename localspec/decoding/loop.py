@@ -187,7 +187,7 @@ class Decoder:
 
 
 def _ends(start: int, end: int, chunk: int) -> list[int]:
-    """Return where chunks of a prompt end, but for the last, which is not left inefficiently short."""
+    """Return the ends of a prompt's chunks except the last one, which is not left inefficiently short."""
     ends = [*range(start + chunk, end, chunk)]
     if ends and end - ends[-1] < EFFICIENT_READ <= chunk // 2:
         ends[-1] -= EFFICIENT_READ
