@@ -135,6 +135,7 @@ class SharedPasses:
         self._numbers = count(1)
         self._may_take_s = STALL_S
         self._pieces: dict[tuple[SeveralSeats, float], int] = {}  # by how long the call may take
+        self._token_s = dict.fromkeys(self._models, 0.0)  # for which a token of the last whole piece was read
         self._turns = {model: _Turns() for model in self._models}
         self.make_room: Callable[[SeveralSeats, int], bool] = lambda _model, _tokens: False
         """Frees cells of conversations that rest; returns whether that is enough."""
@@ -285,6 +286,8 @@ class SharedPasses:
             fitting = min(EFFICIENT_READ, _scaled(taken, READING_S / seconds))
         else:
             fitting -= fitting % EFFICIENT_READ
+        if read >= piece:
+            self._token_s[model] = seconds / read
         if fitting < piece or read >= piece:
             self._pieces[model, self._may_take_s] = min(model.max_tokens // 2, max(LEAST_READ, fitting))
 
@@ -329,7 +332,8 @@ class SharedPasses:
                 tokens = tokens - each.left
                 rows = rows - each.rows
         turns = self._turns[model]
-        shares = self._shares(asked, min(self._piece(model), tokens), tokens, shortest=turns.shortest)
+        room = min(tokens, int(READING_S / max(self._token_s[model], 1e-6)))
+        shares = self._shares(asked, min(self._piece(model), tokens), room, shortest=turns.shortest)
         if self._are_apart(model, runs, shares):
             reads = turns.reads
             turns.reads = not reads
@@ -362,7 +366,8 @@ class SharedPasses:
         """Divide a piece among prompts: the one that came first and the shortest take turns, then the others.
 
         So prompts of the same length are read one by one, and a short one does not wait for long ones. What
-        would be left inefficiently short of a prompt goes with the rest of it, if there is room for it.
+        would be left inefficiently short of a prompt goes with the rest of it, where that is no more than
+        `room`.
         """
         reading = sorted(filter(_is_reading, asked), key=_unread)
         if reading and not shortest:

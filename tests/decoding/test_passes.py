@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -350,3 +351,24 @@ def test_the_prompt_that_came_first_and_the_shortest_take_turns() -> None:
     came = next(answer.number for answer in answers if answer.participant is first)
     assert model.calls[1] == [came]
     assert model.calls[2] == [2]
+
+
+@pytest.mark.parametrize(("token_s", "pieces"), [(0.005, [100]), (0.012, [64, 36])])
+def test_the_end_of_a_prompt_goes_with_the_piece_before_it_where_that_takes_no_second_more(
+    token_s: float, pieces: list[int]
+) -> None:
+    model = Model(max_tokens=1000)
+    passes, gate = shared(model), Gate(model)
+    held = Answer(passes, 3).start(1)
+    assert gate.has_come.wait(WAIT_S)
+    passes._fit_piece(passes.seats[0][0].model, EFFICIENT_READ, EFFICIENT_READ * token_s)
+    reading = Answer(passes, 0).start(100)
+    writing = Answer(passes, 1).start(1, 1)
+    arrived(passes, 2)
+    lengths = [0]
+    model.on_call = lambda: lengths.append(model.lengths[0])
+    gate.open()
+    for answer in (held, reading, writing):
+        assert answer.join().error is None
+    lengths.append(model.lengths[0])
+    assert [b - a for a, b in pairwise(lengths) if b > a] == pieces

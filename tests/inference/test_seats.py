@@ -347,6 +347,7 @@ def test_pieces_of_prompts_follow_the_time_of_calls(seated: Runtime, monkeypatch
     passes = seated._contexts.passes
     assert passes is not None
     monkeypatch.setattr(passes, "_pieces", {})
+    monkeypatch.setattr(passes, "_token_s", dict(passes._token_s))
     monkeypatch.setattr(passes, "_may_take_s", STALL_S)
     model = passes.seats[0][0].model
     passes._pieces[model, STALL_S] = piece = 4 * EFFICIENT_READ
