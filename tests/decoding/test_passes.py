@@ -345,12 +345,19 @@ def test_the_prompt_that_came_first_and_the_shortest_take_turns() -> None:
     answers = [Answer(passes, number).start(size) for number, size in ((0, 600), (1, 700), (2, 400))]
     arrived(passes, 3)
     first, _ = passes._arrived[0]
+
+    def take_a_second() -> None:
+        model.busy_s += 1.0
+
+    model.on_call = take_a_second
     gate.open()
     for answer in (held, *answers):
         assert answer.join().error is None
     came = next(answer.number for answer in answers if answer.participant is first)
     assert model.calls[1] == [came]
     assert model.calls[2] == [2]
+    for answer in answers:  # a prompt that waits has not taken the time of others
+        assert answer.seat.spent_s == sum(answer.number in call for call in model.calls)
 
 
 @pytest.mark.parametrize(("token_s", "pieces"), [(0.005, [100]), (0.012, [64, 36])])

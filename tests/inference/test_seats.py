@@ -285,6 +285,33 @@ def test_prompts_are_read_in_pieces_beside_an_answer(
     assert max(sizes) <= EFFICIENT_READ
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_on_the_cpu_long_pieces_are_in_no_call_with_an_answer_to_a_long_text(
+    seated: Runtime, monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    monkeypatch.setattr("localspec.decoding.passes.APART", 0)
+    calls, real = list[list[int]](), Context.evaluate_runs
+
+    def watched(self: Context, runs: Sequence[TokenRun]) -> list[Rows]:
+        calls.append([len(run.tokens) for run in runs])
+        return real(self, runs)
+
+    monkeypatch.setattr(Context, "evaluate_runs", watched)
+    no_end = tuple((token, -100.0) for token in seated._target_model.end_tokens)
+    requests = [
+        asked(1, mode, max_tokens=60, logit_bias=no_end),
+        replace(asked(0, mode, logit_bias=no_end), prompt=" ".join(QUESTIONS[5:45]), reuses_cache=False),
+    ]
+    expected = [alone(seated, request).text for request in requests]
+    calls.clear()
+    first, second = Written(seated.for_one_of_several()), Written(seated.for_one_of_several())
+    first.start(requests[0], lambda count: beside(seated, (second, requests[1])) if count == 3 else None)
+    assert [first.join().text, second.join().text] == expected
+    assert any(max(call) >= EFFICIENT_READ for call in calls)
+    assert all(len(call) == 1 for call in calls if max(call) >= EFFICIENT_READ)
+    assert any(len(call) == 2 for call in calls)
+
+
 def test_who_came_first_is_read_first_and_a_short_prompt_beside_it(seated: Runtime) -> None:
     passes = seated._contexts.passes
     assert passes is not None
