@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import TypeVar
@@ -26,8 +25,7 @@ from localspec.types.saved_states import SavedState
 
 SHORT = 16  # tokens that are not cut: a draft, or the end of a prompt
 STALL_S = 0.15  # that reading a prompt may add to a pass for which other answers wait
-READING_S = 1.0  # of a pass in which only prompts are read
-# The first pass that reads prompts reads `EFFICIENT_READ` tokens. Pieces may take `READING_S` to be as long.
+READING_S = 1.0  # of a pass in which only prompts are read, or no more of them than `EFFICIENT_READ`
 APART = 1024  # tokens of answers beside which a long piece of a prompt is read in a call of its own
 LEAST_READ = 16  # tokens of prompts in each pass that reads some, however long that takes
 _IDLE_S = 10.0  # after which a thread without answers ends
@@ -83,14 +81,6 @@ class Asked:
         return TokenRun(self.seat.sequence, self.tokens[self.done : self.done + count], rows)
 
 
-@dataclass(slots=True)
-class _Turns:
-    """Whose turn it is in the next call of a model."""
-
-    reads: bool = True  # prompts before drafts, where the model reads them apart
-    shortest: bool = False  # of prompts, the shortest before the one that came first
-
-
 class Cells:
     """The cells of a shared model: which prefixes several sequences share."""
 
@@ -136,7 +126,7 @@ class SharedPasses:
         self._may_take_s = STALL_S
         self._pieces: dict[tuple[SeveralSeats, float], int] = {}  # by how long the call may take
         self._token_s = dict.fromkeys(self._models, 0.0)  # for which a token of the last whole piece was read
-        self._turns = {model: _Turns() for model in self._models}
+        self._shortest = dict.fromkeys(self._models, False)  # prompt next, not the one that came first
         self.make_room: Callable[[SeveralSeats, int], bool] = lambda _model, _tokens: False
         """Frees cells of conversations that rest; returns whether that is enough."""
         self.seats: list[tuple[Seat, ...]] = [  # by conversation, the target's first
@@ -331,17 +321,15 @@ class SharedPasses:
                 runs.append((each, each.left))
                 tokens = tokens - each.left
                 rows = rows - each.rows
-        turns = self._turns[model]
         room = min(tokens, int(READING_S / max(self._token_s[model], 1e-6)))
-        shares = self._shares(asked, min(self._piece(model), tokens), room, shortest=turns.shortest)
+        shares = self._shares(asked, min(self._piece(model), tokens), room, shortest=self._shortest[model])
         if self._are_apart(model, runs, shares):
-            reads = turns.reads
-            turns.reads = not reads
-            if not reads:
+            if any(each.has_waited for each, _ in runs):
                 return runs
             runs = []
             rows = model.max_rows
-        turns.shortest ^= bool(shares)
+        if shares:
+            self._shortest[model] = not self._shortest[model]
         for each, share in shares:
             count = share - 1 if share == each.left and each.rows > rows else share
             if count > 0:
